@@ -8,7 +8,10 @@ ARGS ?= --seconds 60
 BIN := .venv/bin
 READY := .venv/installed
 
-.PHONY: help demo test test-all lint docs fast spark faults long long-fast long-spark long-faults every kills soak savepoints random fuzz java clean
+# Some images forbid Python to keep what it has compiled.  The tests start hundreds of processes, each of which would compile all again.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help demo test test-all lint docs fast spark faults long long-fast long-spark long-faults every kills outage soak chaos savepoints random fuzz java clean
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -23,11 +26,11 @@ java: $(READY)
 demo: java ## Run the main job and show queries being answered while it runs
 	@$(BIN)/millpond demo $(ARGS)
 
-test: java lint docs fast spark faults ## All kinds of tests, small: a quarter of an hour or a little more, on two cores
+test: java lint fast spark faults ## All kinds of tests, small: about twenty minutes on two cores
 
 test-all: test long ## Those, and the long ones: at most an hour more
 
-lint: $(READY) ## Style, types and layers
+lint: $(READY) docs ## Style, types, layers and the manual
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -37,28 +40,30 @@ lint: $(READY) ## Style, types and layers
 docs: $(READY) ## The manual as a site, in build/site; a dead link fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# A group of tests: its name, its markers, its budget in minutes, and more options.  pytest ends with 5 if a group has no test yet.
-group = $(BIN)/python -m pytest -q -n 2 --dist worksteal --group '$(1)' -m '$(2)' --budget $(3) $(PYTEST) || [ $$? -eq 5 ]
+# A group of tests: its name, its markers, its budget in minutes, and its processes.
+# pytest ends with 5 if a group has no test yet.
+group = $(BIN)/python -m pytest -q -n $(4) --dist worksteal --group '$(1)' -m '$(2)' --budget $(3) $(PYTEST) || [ $$? -eq 5 ]
 
+# Many of its tests wait for servers, so that three processes fill two cores.
 fast: $(READY) ## Tests that need no Spark
-	$(call group,fast,not spark and not faults and not long,8)
+	$(call group,fast,not spark and not faults and not long,8,3)
 
 spark: java ## Tests against live Spark jobs
-	$(call group,spark,spark and not faults and not long,9)
+	$(call group,spark,spark and not faults and not long,9,2)
 
 faults: java ## Tests that kill processes
-	$(call group,faults,faults and not long,2)
+	$(call group,faults,faults and not long,2,2)
 
 long: java long-fast long-faults long-spark ## The long tests: every cell both ways, the soak, 150 random queries, sanitizers
 
 long-fast: $(READY)
-	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,7)
+	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,7,2)
 
 long-spark: java
-	$(call group,long-spark,long and spark and not faults,40)
+	$(call group,long-spark,long and spark and not faults,40,2)
 
 long-faults: java
-	$(call group,long-faults,long and faults,15)
+	$(call group,long-faults,long and faults,15,2)
 
 every: java ## All cases with Spark of which the long tests take some: hours
 	export MILLPOND_LONG=1 MILLPOND_EVERY=1; $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'spark and not faults' tests/spark tests/random_queries tests/benchmarks
@@ -67,9 +72,17 @@ soak: ARGS = --kills 200
 soak: java ## Kill, pause and replace everything: make soak ARGS="--kills 1000 --seed 7"
 	@PYTHONPATH=tests $(BIN)/python -m soak $(ARGS) --result benchmarks/results/soak.json
 
+chaos: ARGS = --kills 100
+chaos: java ## Kafka, S3, a cluster, shards, router, sender, savepoints and console in one storm: make chaos ARGS="--kills 1000 --seed 7"
+	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS) --result benchmarks/results/chaos.json
+
 kills: ARGS = --kills 60
 kills: java ## Kill jobs of every kind, and recompute them: make kills ARGS="--kills 200 --seed 7"
 	@PYTHONPATH=tests $(BIN)/python -m faults $(ARGS) --result benchmarks/results/kills.json
+
+outage: ARGS = --seconds 3600
+outage: java ## Senders whose targets are gone for an hour: make outage ARGS="--seconds 60"
+	@PYTHONPATH=tests $(BIN)/python -m sending.outage $(ARGS) --result benchmarks/results/outage.json
 
 savepoints: ARGS = --count 200
 savepoints: java ## Savepoints in a row of jobs at full speed: make savepoints ARGS="--count 1000"

@@ -19,7 +19,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _FOLDER = Path(__file__).parent / "src" / "millpond" / "native"
-_FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra"]
+_FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra"]
 
 
 def system_compiler() -> list[str] | None:

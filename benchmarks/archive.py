@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ def measure(spark: Any, folder: Path, batches: int, rounds: int) -> list[dict[st
     for number in range(rounds + 1):
         result: dict[str, Any] = {}
         for kind in KINDS:
-            checkpoint, archive = folder / "job", folder / "archive"
+            # Spark's maintenance may write to the old checkpoint for a second after the job's end.
+            checkpoint, archive = folder / f"job-{uuid.uuid4().hex}", folder / "archive"
             if kind not in BESIDE:
                 result[kind] = run_job(spark, folder / "in", checkpoint)
             else:
@@ -127,7 +129,7 @@ def measure(spark: Any, folder: Path, batches: int, rounds: int) -> list[dict[st
                 result[f"{kind} beside"]["checkpoint_bytes"] = tree_bytes(checkpoint)
                 shutil.rmtree(archive, ignore_errors=True)
                 shutil.rmtree(f"{checkpoint}.millpond", ignore_errors=True)
-            shutil.rmtree(checkpoint)
+            shutil.rmtree(checkpoint, ignore_errors=True)
             subprocess.run(["sync"], check=True)
             time.sleep(0.5)
         print(result, file=sys.stderr, flush=True)
@@ -189,7 +191,7 @@ def main() -> None:
     spark = spark_session("archive", "3g", **CLEAN_UP, **{_RECENT: str(options.batches + 10)})
     spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     rounds = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         rows = spark.range(0, options.rows * options.batches, 1, options.batches)
         rows.selectExpr(f"pmod(xxhash64(id), {options.keys}) AS k", "id AS a").write.parquet(f"{folder}/in")
         for provider, provider_class in PROVIDERS.items():

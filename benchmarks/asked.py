@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 
 class Process:
-    """A program that runs in a process of its own; what it tells before it is asked anything is its first answer."""
+    """A program in a process of its own.  Its first answer comes before it is asked anything.
 
-    def __init__(self, program: str, *arguments: object) -> None:
-        command = [sys.executable, "-c", program, *map(str, arguments)]
+    within:  a command that runs the process, such as one that bounds its memory
+    """
+
+    def __init__(self, program: str, *arguments: object, within: Sequence[str] = ()) -> None:
+        command = [*within, sys.executable, "-c", program, *map(str, arguments)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.first = self.receive()
 

@@ -28,7 +28,8 @@ PROCESSES, REQUESTS, ROUTES = 8, 50_000, 25
 _PROCESS = """
 import json, os, sys, time
 from pathlib import Path
-from millpond.serve.metrics.counts import BUCKETS, Meter
+from millpond.operate.durations import BUCKETS
+from millpond.serve.metrics.counts import Meter
 side, folder, requests, routes = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 names = [f"/tables/{{table}}/route{n}" for n in range(routes)]
 if side == "own":

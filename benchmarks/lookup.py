@@ -54,9 +54,9 @@ def parts_of_a_get(table: Any, pages: list[str]) -> dict[str, float]:
     from millpond.tables.answer import Row
 
     def open_view(_: str) -> None:
-        table._open(None).close()
+        table.begin().close()
 
-    read = table._open(None)
+    read = table.begin()
     binding, cut, rows = read.binding, read.cut, read.stored()
 
     def encode(page: str) -> bytes:

@@ -122,7 +122,7 @@ def shapes() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     from millpond.schema.definition.table import TableDefinition, ValueColumn, key_columns
     from millpond.schema.store import StoreSchema
     from millpond.schema.types import Field, atomic
-    from millpond.tables.finish.hllpp import sketch
+    from millpond.tables.finish.buffers.hllpp import sketch
     from millpond.tables.scan.binding import bind
 
     long, double, key = atomic("long"), atomic("double"), (Field("page", atomic("string")),)

@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,12 @@ done.set()
 
 
 class Size:
-    """One size: its checkpoint, and the process that follows it."""
+    """One size: its checkpoint, and the process that follows it.
 
-    def __init__(self, folder: Path, keys: int) -> None:
+    within:  a command that runs the process
+    """
+
+    def __init__(self, folder: Path, keys: int, within: Sequence[str] = ()) -> None:
         import numpy as np
 
         self.keys = keys
@@ -97,7 +101,7 @@ class Size:
         self._written = write_checkpoint(folder / f"checkpoint-{keys}", keys)
         self._batch = 1
         print(f"{keys} keys written in {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-        self._reader = Process(READER, self._written.path, folder / f"home-{keys}", keys, Path(__file__).parent)
+        self._reader = Process(READER, self._written.path, folder / f"home-{keys}", keys, Path(__file__).parent, within=within)
         self.built = self._reader.first
         assert self.built["rows"] == keys, self.built
         self.gets: list[dict[str, float]] = []

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from live_jobs.quick_java import QUICK_JAVA
 from servers.serving import Serve, serving
 
 pytest_plugins = ["suite.report"]
@@ -66,6 +67,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.executor.heartbeat.maxFailures": "1000000",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
+        **QUICK_JAVA,
     }
     running = session("millpond tests", **conf)
     running.sparkContext.setLogLevel("OFF")

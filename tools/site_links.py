@@ -23,6 +23,7 @@ PAGES = {
     "COMPATIBILITY.md": "COMPATIBILITY.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "benchmarks/README.md": "benchmarks.md",
+    "src/millpond/native/README.md": "compiled-code.md",
 }
 """File of the repository -> page of the site."""
 _LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")

@@ -1,4 +1,4 @@
-"""Write src/millpond/tables/finish/hllpp.json: the constants of HyperLogLog++ as Spark has them, read out of its own class.
+"""Write src/millpond/tables/finish/buffers/hllpp.json: the constants of HyperLogLog++ as Spark has them, read out of its own class.
 
     python tools/write_hllpp_tables.py
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import millpond
 
-TARGET = Path(__file__).parents[1] / "src" / "millpond" / "tables" / "hllpp.json"
+TARGET = Path(__file__).parents[1] / "src" / "millpond" / "tables" / "finish" / "buffers" / "hllpp.json"
 
 
 def main() -> None:

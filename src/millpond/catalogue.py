@@ -9,6 +9,7 @@
     <pond>/jobs/<job>/lease.json           who may write the checkpoint, see `ownership.lease`
     <pond>/jobs/<job>/sink.json            the folder of the job's file sink; written by `start`
     <pond>/savepoints/<name>/              see `savepoint.manage.folder`
+    <pond>/jobs/<job>/retention.json       written by `RetentionPlan.hide`, see `tables.kept.shorter`
     <pond>/jobs/<job>/hot_keys.json        written by `HotKeys` if the job finds its own, see `schema.definition.hot_keys`
 
 A job's checkpoint lies in the pond.  It may lie elsewhere if the reader allowed that place, or if
@@ -40,7 +41,7 @@ from millpond.schema.definition.table import TableDefinition, check_table_name
 from millpond.schema.strict_json import parse_json
 from millpond.schema.types import SparkType
 from millpond.settings import FileBounds, home
-from millpond.storage import Storage, open_storage, uri_of
+from millpond.storage import FileStamp, Storage, open_storage, uri_of
 from millpond.storage.fence import is_below, not_allowed
 from millpond.storage.names import last_name
 from millpond.storage.places import Places
@@ -50,6 +51,8 @@ FORMAT = 1
 ARRIVAL_SECONDS = 0.2
 HOT_KEYS = "hot_keys.json"
 HEARTBEAT_SECONDS = 2.0
+# A file that was last written so long ago has its stamp alone: file times are exact to milliseconds.
+_SETTLED_NS = 2_000_000_000
 # If the heartbeat is older than this many intervals, the job no longer runs.
 _MISSED = 5
 # How job.json names a checkpoint in the job's own folder.
@@ -59,7 +62,27 @@ _SAVEPOINTS = "savepoints"
 JOB = "job.json"
 _SINK = "sink.json"
 _BOUNDS = FileBounds()
+# More is no count of Spark's.
+_MOST_NUMBER = 1 << 63
 _NOTHING_MORE = Places()
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a job reports of itself while it runs.
+
+    job_state:  running, stopped, or unknown: a job that `start` didn't start has no heartbeat
+    reported:   what the job itself said last: running, stopped, or nothing
+    newest:     source -> where it ended when the job last asked it; None if the job isn't running, or
+                its sources don't number their records
+    progress:   what Spark has reported since the job started, see `spark.progress`; empty if it isn't
+                running
+    """
+
+    job_state: str
+    reported: str
+    newest: Mapping[str, Any] | None = None
+    progress: Mapping[str, int | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +119,18 @@ class JobFolder:
             raise error
         return entries
 
-    def read_entries(self) -> tuple[list[Entry], dict[str, MillpondError]]:
-        """The entries that can be read; and by table, the errors of those that can't."""
+    def read_entries(self, known: KnownEntries | None = None) -> tuple[list[Entry], dict[str, MillpondError]]:
+        """The entries that can be read; and by table, the errors of those that can't.
+
+        known:  those that needn't be read again, if they are as they were
+        """
         entries: list[Entry] = []
         broken: dict[str, MillpondError] = {}
         for name in self.storage.names("tables"):
             table = name.removesuffix(".json")
             try:
                 if table != name:
-                    entries.append(self._read_entry(table))
+                    entries.append(self._read_entry(table) if known is None else known.entry(self, table))
             except StorageError:
                 raise
             except MillpondError as error:
@@ -113,7 +139,7 @@ class JobFolder:
         return entries, broken
 
     def _read_entry(self, table: str) -> Entry:
-        path = f"tables/{table}.json"
+        path = _entry_path(table)
         found = _read_json(self.storage, path, _BOUNDS.definition_bytes)
         try:
             entry = parse_entry(found)
@@ -159,32 +185,51 @@ class JobFolder:
             raise _corrupt(self.storage, _SINK, "it doesn't name a file sink")
         return True, sink
 
-    def write_heartbeat(self, state: str) -> None:
-        """Record that the job is `running` or was `stopped`, as of now."""
-        self.storage.write("heartbeat.json", json.dumps({"state": state, "at": time.time()}).encode())
+    def write_heartbeat(
+        self, state: str, newest: Mapping[str, Any] | None = None, progress: Mapping[str, int | float] | None = None
+    ) -> None:
+        """Record that the job is `running` or was `stopped`, as of now.
+
+        newest:    source -> where it ended when the job last asked it; None if that isn't known.  If
+                   it is too large for such a file, it is left out
+        progress:  what Spark has reported since the job started, see `spark.progress`
+        """
+        beat: dict[str, Any] = {"state": state, "at": time.time(), **({} if progress is None else {"progress": progress})}
+        whole = json.dumps(beat if newest is None else {**beat, "newest": newest}).encode()
+        self.storage.write("heartbeat.json", whole if len(whole) <= _BOUNDS.note_bytes else json.dumps(beat).encode())
 
     def job_state(self) -> str:
         """running, stopped, or unknown: a job that `start` didn't start has no heartbeat."""
-        state, at = self._heartbeat()
-        if not state:
-            return "unknown"
-        return "running" if state == "running" and time.time() - at < _MISSED * HEARTBEAT_SECONDS else "stopped"
+        return self.beat().job_state
 
     def said_stopped(self) -> bool:
         """Whether the job itself reported that it stopped.
 
         A killed job reports nothing, and may be starting again.
         """
-        return self._heartbeat()[0] == "stopped"
+        return self.beat().reported == "stopped"
 
-    def _heartbeat(self) -> tuple[str, float]:
-        """The state that the job last reported, and when; empty if no report can be read."""
+    def newest(self) -> Mapping[str, Any] | None:
+        """Source -> where it ended when the running job last asked it.
+
+        None if the job isn't running, or its sources don't number their records.
+        """
+        return self.beat().newest
+
+    def beat(self) -> Beat:
+        """What the job last reported; nothing if no report can be read."""
         try:
             beat = _read_json(self.storage, "heartbeat.json", _BOUNDS.note_bytes)
         except MillpondError:
-            return "", 0.0
-        state, at = (beat.get("state"), beat.get("at")) if isinstance(beat, dict) else (None, None)
-        return (state, at) if isinstance(at, int | float) and state in ("running", "stopped") else ("", 0.0)
+            return Beat("unknown", "")
+        if not isinstance(beat, dict):
+            return Beat("unknown", "")
+        state, at, newest, progress = beat.get("state"), beat.get("at"), beat.get("newest"), beat.get("progress")
+        if not isinstance(at, int | float) or state not in ("running", "stopped"):
+            return Beat("unknown", "")
+        if state == "stopped" or time.time() - at >= _MISSED * HEARTBEAT_SECONDS:
+            return Beat("stopped", state)
+        return Beat("running", state, newest if isinstance(newest, dict) else None, _numbers(progress))
 
     def hot_keys(self) -> list[HotKey]:
         """The hot groups that the job has found; empty if it doesn't look for any.  Raises CORRUPT_FILE."""
@@ -203,6 +248,44 @@ class JobFolder:
     def write_hot_keys(self, keys: Iterable[HotKey], columns: Mapping[str, SparkType]) -> None:
         """Write the list of hot groups; `columns` has the types of the columns that tell groups apart."""
         self.storage.write(HOT_KEYS, to_bytes(keys, columns))
+
+
+def _numbers(progress: Any) -> Mapping[str, int | float]:
+    """The numbers of an object that are finite and not negative."""
+    found = progress.items() if isinstance(progress, dict) else ()
+    return {name: value for name, value in found if type(value) in (int, float) and 0 <= value < _MOST_NUMBER}
+
+
+class KnownEntries:
+    """Entries of a pond's jobs as they were read last: a file that is as it was isn't read again.
+
+    A file that was written just now is read again: another one, of the same length, might get the
+    same stamp.
+    """
+
+    def __init__(self, before: KnownEntries | None = None) -> None:
+        self._before = {} if before is None else before._now
+        self._now: dict[tuple[str, str], tuple[FileStamp, Entry]] = {}
+
+    def entry(self, folder: JobFolder, table: str) -> Entry:
+        """The entry of a table.  Raises as `JobFolder.entries`."""
+        key, stamp = (folder.storage.uri, table), folder.storage.stamp(_entry_path(table))
+        known = self._before.get(key)
+        is_same = known is not None and stamp is not None and (known[0], known[0].changed_ns) == (stamp, stamp.changed_ns)
+        entry = known[1] if known is not None and is_same else folder._read_entry(table)
+        # Whoever writes a file may give it any time, but not the time of its last change.
+        if stamp is not None and time.time_ns() - max(stamp.modified_ns, stamp.changed_ns) > _SETTLED_NS:
+            self._now[key] = stamp, entry
+        return entry
+
+
+def _entry_path(table: str) -> str:
+    return f"tables/{table}.json"
+
+
+def shown_name(pond: str, job: str, ponds: int) -> str:
+    """A job's name among so many ponds: where there are several, the pond's name precedes it."""
+    return job if ponds == 1 else f"{pond}/{job}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class FileBounds:
     manifest_bytes:    a savepoint's manifest has some 150 bytes for each file.
     segment_bytes:     a replica's segments of expired rows end at 4 MiB; the last frame may
                        be large.
+    samples_bytes:     an hour of a job's samples, of some hundred bytes for each and each operator
     """
 
     note_bytes: int = 64 << 10
@@ -88,6 +89,7 @@ class FileBounds:
     model_bytes: int = 2 << 30
     manifest_bytes: int = 1 << 30
     segment_bytes: int = 1 << 30
+    samples_bytes: int = 16 << 20
 
     def checksum_bytes(self, file_bytes: int) -> int:
         """The most bytes of the checksums beside a file: four for each 512, or a short JSON."""
@@ -286,6 +288,8 @@ class ReplicaSettings:
                            first.
     page_view_seconds:     how long each of them is kept, since it keeps pages from reuse as an open
                            read does.
+    aside_bytes:           of the changes of batches that are put aside during a long build, since
+                           Spark may delete them before they are applied
     rebuild_batch_rows:    rows per write transaction during a build.  It bounds the dirty pages in
                            memory, which in a large replica can be one of 4 KiB for each row: 40 MiB
                            (benchmarks/results/memory.json).
@@ -309,6 +313,7 @@ class ReplicaSettings:
     read_deadline_seconds: float = 60.0
     page_views: int = 8
     page_view_seconds: float = 60.0
+    aside_bytes: int = 4 << 30
     rebuild_batch_rows: int = 10_000
     retention: Retention = Retention()
 
@@ -335,6 +340,25 @@ class ClientSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """How several servers are asked that each follow a shard.
+
+    client:           how one server is asked.  Its tries are rounds: in each, every server that has
+                      the rows is asked once at most
+    hedge_seconds:    a lookup that isn't answered after so long is asked of a second server as
+                      well: far above what a lookup takes, so that few are asked twice.  Finding the
+                      batch of a scan goes the same way
+    rest_seconds:     a server that failed comes last for so long
+    common_batch_seconds:  the most time to find a batch that all shards have
+    """
+
+    client: ClientSettings = ClientSettings()
+    hedge_seconds: float = 0.05
+    rest_seconds: float = 1.0
+    common_batch_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackupSettings:
     """What a server does for the safety of its jobs; by default nothing.
 
@@ -358,14 +382,89 @@ class BackupSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSettings:
+    """How samples of a job are measured and kept.
+
+    sample_seconds:  between two samples
+    days:            how long samples are kept
+    remote_notes_seconds: on an object store, between two looks at the files that name runs, drills and
+                     scheduled savepoints
+    sizes_seconds, remote_sizes_seconds: the least time between two looks at the sizes of state
+                     files, on a disk and on an object store, where each partition is a request
+    share:           the part of a thread's time that looks at sizes of all jobs together may take:
+                     after one that took a second, the job's next one comes 100 seconds later for
+                     each job
+    """
+
+    sample_seconds: float = 60.0
+    days: float = 14.0
+    remote_notes_seconds: float = 300.0
+    sizes_seconds: float = 60.0
+    remote_sizes_seconds: float = 900.0
+    share: float = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How `millpond run` starts a program again.
+
+    first_pause_seconds: after a run that committed a batch.  A broker that restarts is back in
+                         seconds; Spark itself takes some to start.
+    most_pause_seconds:  the pauses double up to this.  A server may be gone for hours, and nobody
+                         wants to wait much longer than it.
+    jitter:              a pause is shorter by up to this part, so that many jobs don't start at once
+    most_idle_runs:      so many runs in a row without a commit end it: somebody must look; with 0
+                         there is one run
+    look_seconds:        between two looks at the program
+    end_seconds:         how long a program may take to end before it is killed; a batch may take a
+                         minute
+    group_seconds:       how long what it has started may take after it: a JVM takes some
+    commits_seconds:     between two looks at the jobs' commits
+    standby_seconds:     a standby that has waited for so long before it failed counts as one that
+                         committed
+    """
+
+    first_pause_seconds: float = 1.0
+    most_pause_seconds: float = 60.0
+    jitter: float = 0.5
+    most_idle_runs: int = 10
+    look_seconds: float = 0.2
+    end_seconds: float = 90.0
+    group_seconds: float = 15.0
+    commits_seconds: float = 30.0
+    standby_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorSettings:
+    """How long the doctor looks.
+
+    rows_seconds:    at the rows of all stores of a job.  With the time of the other looks, an answer
+                     comes within ten seconds
+    growth_seconds:  at what rows were in earlier batches
+    program_seconds: at a program: Spark starts within seconds, on a busy machine within a minute
+    """
+
+    rows_seconds: float = 4.0
+    growth_seconds: float = 2.0
+    program_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """How the HTTP door answers.
 
     port:         8642, unassigned and easy to type.
+    redis_port, postgres_port, flight_port: where these protocols are answered, at the same host; None: nowhere.
     allow_hosts:  names that a request's Host may have besides those of the loopback, see
                   `serve.access`.
     tokens:       the file with the readers and their tokens; None lets everybody read.
     insecure:     listen at other addresses than the loopback without tokens.
+    sql:          answer POST /sql, if `millpond[sql]` is installed.
+    samples:      measure each job at intervals, for `/metrics` and `read_samples`.
+    console:      show browsers the console at the root; it asks the other routes, with the reader's token.
+    otlp:         the address of a collector of OpenTelemetry to push metrics to; None: to none.
+    alerts:       the file of thresholds and silences for `/alerts`; None: the rules' own.
     tls_cert, tls_key: PEM files; both or none.
     workers:      door processes; if there are several, one more process follows.
     limit_rows:   rows of a JSON scan without a limit: a screenful, not a download.
@@ -378,6 +477,10 @@ class ServeSettings:
     max_answer_bytes:     largest answer: JSON is made in memory; for more, use Arrow on the machine
                           itself.
     max_seconds:          how long one read may take; an open read keeps old pages from reuse.
+    sql_processes:        how many SQL statements a door answers at one time, each in a process of its
+                          own.  They start when they are needed, with some 100 MiB each.
+    sql_memory_bytes:     what DuckDB may use in one of them; the system lets a process have twice
+                          that, besides what it had at its start.
     requests_per_second:  for each client, at all doors together; 0 is no limit.  Twice as many may
                           come at once.
     gzip_bytes:           smaller answers aren't packed: that would cost more than the packets it
@@ -414,9 +517,17 @@ class ServeSettings:
 
     host: str = "127.0.0.1"
     port: int = 8642
+    redis_port: int | None = None
+    postgres_port: int | None = None
+    flight_port: int | None = None
     allow_hosts: tuple[str, ...] = ()
     tokens: Path | None = None
     insecure: bool = False
+    sql: bool = True
+    samples: bool = True
+    console: bool = True
+    otlp: str | None = None
+    alerts: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     workers: int = 1
@@ -430,6 +541,8 @@ class ServeSettings:
     body_seconds: float = 30.0
     max_answer_bytes: int = 256 << 20
     max_seconds: float = 30.0
+    sql_processes: int = 4
+    sql_memory_bytes: int = 256 << 20
     requests_per_second: float = 0.0
     gzip_bytes: int = 4096
     ready_behind_seconds: float = 10.0

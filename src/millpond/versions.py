@@ -161,6 +161,14 @@ def meant_table(pond: Storage, name: str) -> str:
     return name if found is None else job_name(name, found.current)
 
 
+def words_of_meant(asked: str, meant: str) -> list[str]:
+    """A line for people about which version a name means; none if it is the table's or job's own name."""
+    parsed = parse_job(meant)
+    if asked == meant:
+        return []
+    return [f"version     {asked} means version {parsed[1] if parsed else 0}: {meant}"]
+
+
 def check_can_begin(pond: str | Path, name: str, version: int | None) -> None:
     """Refuse to start what a name with versions has no place for.
 

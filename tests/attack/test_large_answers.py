@@ -15,7 +15,7 @@ import millpond
 from attack.conftest import TABLE, Attacked
 from attack.victim import wait_for
 from millpond.errors import MillpondError
-from millpond.serve.waits import Turns
+from millpond.serve.waiting.waits import Turns
 
 LARGE = f"/tables/{TABLE}/rows?_limit=100000"
 ROWS = 20_000

@@ -7,8 +7,8 @@ import pytest
 from millpond.checkpoint.log import committed_batches, read_batch
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.state import partitions_of
-from millpond.checkpoint.whole_rows import StoreCodec
-from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.checkpoint.whole.rows import StoreCodec
+from millpond.checkpoint.whole.store import read_whole_stores
 from millpond.errors import CheckpointError
 from millpond.savepoint.rewrite.hdfs_state import HdfsState
 from millpond.savepoint.rewrite.rocksdb_state import RocksDbState

@@ -17,7 +17,8 @@ ELSEWHERE = re.compile(
 )
 # No command meets these: cuts, aligned tables, a server's routes and operations, keys in URLs, readiness and metrics.
 NOT_HERE = re.compile(
-    r"cut\b|pond\.cut|others by time|GET / lists|at GET /savepoints|_max_behind_seconds|route|_batch=41|(asked for|Ask) by POST"
+    r"cut\b|pond\.cut|others by time|GET / lists|^GET /jobs lists|at GET /savepoints|_max_behind_seconds|route|_batch=41"
+    r"|(asked for|Ask) by POST"
 )
 
 
@@ -38,6 +39,9 @@ def _hints() -> Iterator[tuple[str, str]]:
                 yield from ((path.name, _text(k.value)) for k in node.keywords if k.arg == "hint")
             elif isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "hint" for t in node.targets):
                 yield path.name, _text(node.value)
+            elif isinstance(node, ast.FunctionDef):
+                names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]][-len(node.args.defaults) or None :]
+                yield from ((path.name, _text(d)) for name, d in zip(names, node.args.defaults, strict=False) if name == "hint")
 
 
 def test_no_hint_on_the_command_line_names_another_door() -> None:

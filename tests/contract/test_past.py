@@ -481,6 +481,13 @@ def test_changes_are_the_same_through_every_door(asked: Asked, name: str) -> Non
     assert not any("condition" in each for each in said), said
     whole, some = said[1], said[2]
     assert len(whole["changes"]) > 5
+    earlier = _hold_against_python(
+        asked,
+        name,
+        [Question("changes", options={"since": 0, "limit": 1000}, as_of={"batch": batch}) for batch in range(LAST + 1)],
+    )
+    for batch, until in enumerate(earlier):
+        assert until["changes"] == [c for c in whole["changes"] if c["batch"] <= batch]
     # Every door takes the tokens of every other.
     rest = _hold_against_python(asked, name, [Question("changes", options={"since": some["token"], "limit": 1000})])[0]
     assert some["changes"] + rest["changes"] == [c for c in whole["changes"] if c["batch"] > 4]

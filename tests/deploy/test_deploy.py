@@ -14,6 +14,7 @@ import click
 import pytest
 
 from millpond.cli import main
+from millpond.serve.console.files import FILES
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -62,7 +63,10 @@ def test_the_container_has_all_that_the_package_is_built_of(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
-    assert any(name.endswith("libmillpond.so") for name in zipfile.ZipFile(wheel).namelist())
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith("libmillpond.so") for name in names)
+    console = {name.rpartition("/")[2] for name in names if "/serve/console/" in name}
+    assert {*FILES, "index.html", "LICENSE"} <= console
 
 
 def test_the_container_asks_for_tokens_before_it_opens_itself() -> None:

@@ -28,6 +28,7 @@ def main(kind: str, folder: str) -> None:
         "spark.driver.memory": "1g",
         "spark.sql.streaming.minBatchesToRetain": "10000",  # the log says which input each batch had
         **QUICK_JAVA,
+        **KINDS[kind].settings(),
     }
     spark = millpond.session(kind, **conf)
     spark.sparkContext.setLogLevel("ERROR")

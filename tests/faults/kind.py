@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,11 @@ class Kind(ABC):
         """Give it the next piece of input."""
 
     @classmethod
+    def settings(cls) -> dict[str, str]:
+        """Settings of Spark that its jobs need besides."""
+        return {}
+
+    @classmethod
     def start(cls, spark: Any, folder: Path) -> Iterator[Job]:
         """Start its jobs, one after the other, in their own process."""
         raise NotImplementedError
@@ -43,6 +48,10 @@ class Kind(ABC):
     def command(self) -> list[str]:
         """The program that runs its jobs."""
         return [sys.executable, "-m", "faults.job", type(self).__name__.lower(), str(self.folder)]
+
+    def without_broker(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """Kill the broker of its source, and start it again; `meanwhile` comes in between."""
+        raise NotImplementedError
 
     def tried(self) -> bool:
         """Whether everything has happened that its jobs are meant to show."""

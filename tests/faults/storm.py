@@ -5,6 +5,8 @@ A seeded Random chooses when and how to kill:
     commit  kills the whole process group after a batch has written state, and before its commit
     worker  kills only Python workers, within a batch, until a task has lost its worker; Spark tries that task again
     job     kills the whole process group at any time
+    broker  kills the broker of the source while a producer goes on, and starts it again; the job goes on by itself
+    both    kills the process group while there is no broker
 
 The first kills come in this order, and the very first one in the first batch.  After that, each three come in a random order.
 """
@@ -186,6 +188,15 @@ class Storm:
         time.sleep(self._chance.uniform(0.1, 1.5))
         self._feed()
         self._job.kill()
+
+    def _kill_broker(self) -> None:
+        self._come_on(1)
+        self.kind.without_broker()
+        self._come_on(1)
+
+    def _kill_both(self) -> None:
+        self._come_on(1)
+        self.kind.without_broker(self._job.kill)
 
 
 def python_workers(job: Process) -> list[int]:

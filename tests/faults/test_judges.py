@@ -9,7 +9,9 @@ import pytest
 
 from faults.fed import Rows
 from faults.kinds import KINDS
+from faults.kinds.buckets import ZONES, Buckets, Drawn
 from faults.kinds.entity import Accounts, some_commands
+from faults.kinds.topic import FORM
 from faults.undisturbed import Look, Model, Planned, Seen, Undisturbed, differences
 
 BEGIN_MS, BATCHES = 1_772_366_400_000, 12
@@ -21,6 +23,9 @@ def fed(kind: str, folder: Path) -> tuple[dict[str, Model], list[Rows]]:
     if kind == "entity":  # without a broker
         written = [said._replace(offset=n)._asdict() for n, said in enumerate(some_commands(chance, [], BATCHES * 10))]
         return {"account": Accounts()}, [written[n : n + 10] for n in range(0, len(written), 10)]
+    if kind == "kafka":  # the same
+        drawn = Drawn(chance)
+        return {"views": Buckets("views", ZONES[FORM])}, [drawn.next() for _ in range(BATCHES)]
     made, batches = KINDS[kind](folder, chance), list[Rows]()
     for _ in range(BATCHES):
         before = [set(source.rows) for source in made.inputs]
@@ -50,8 +55,9 @@ def test_a_judge_finds_a_batch_that_is_doubled_or_lost(kind: str, tmp_path: Path
     (jobs, batches), copies = fed(kind, tmp_path / "0"), [fed(kind, tmp_path / f"{n}")[0] for n in range(1, 4)]
     largest = max(range(1, BATCHES - 1), key=lambda n: len(batches[n]))
     own = batches[largest]
-    # An account doesn't apply an answered command again, so the doubled commands get other ids, as if the answers had been lost.
-    again = [{**row, "command": f"{row['command']} again"} if "command" in row else row for row in own]
+    # An account doesn't apply an answered command again, nor an aggregate an event, so the doubled ones get other ids, as if those
+    # that are known had been lost.
+    again = [{name: f"{v} again" if name in ("command", "event") else v for name, v in row.items()} for row in own]
     taken = [[[own, again] if doubled and n == largest else [rows] for n, rows in enumerate(batches)] for doubled in (False, True)]
     without = [[[] if n == largest else rows] for n, rows in enumerate(batches)]
     for job, model in jobs.items():

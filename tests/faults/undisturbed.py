@@ -33,19 +33,24 @@ class Model(ABC):
     """A job's state, recomputed.
 
     order:      the columns by which the rows of a batch are sorted
-    watermark:  whether the job has one, DELAY_MS behind
+    watermark:  whether the job has one, `delay_ms` behind
     sink:       where its output goes: `files` is Spark's file sink, `attempts` keeps each attempt at a batch, None keeps nothing
     unknown:    columns that can't be recomputed; a list without its `index` has no order
     """
 
     order: tuple[str, ...] = ()
     watermark = False
+    delay_ms = DELAY_MS
     sink: str | None = None
     unknown: frozenset[str] = frozenset()
 
     @abstractmethod
     def take(self, planned: Planned, rows: Rows) -> Rows:
         """Apply a batch; returns the rows that it emits."""
+
+    def newest_ms(self, planned: Planned, rows: Rows) -> int:
+        """The newest time of a batch's rows that moves the watermark; 0 if there is none."""
+        return max((row["ms"] for row in rows), default=0)
 
     @abstractmethod
     def tables(self) -> Tables:
@@ -106,8 +111,8 @@ class Undisturbed:
         model, now, may_be = self.model, planned.watermark_ms, self.watermarks[-1] if self.watermarks else {0}
         assert now in may_be, f"batch {planned.batch} of {self.checkpoint}: the watermark is {now}, and none of {may_be}"
         rows = sorted(rows, key=lambda row: [row[name] for name in model.order])
-        newest_ms = max((row["ms"] for row in rows), default=0) if model.watermark else 0
-        self.watermarks.append({max(now, newest_ms - DELAY_MS), *([now] if model.sink == "files" else [])})
+        newest_ms = model.newest_ms(planned, rows) if model.watermark else 0
+        self.watermarks.append({max(now, newest_ms - model.delay_ms), *([now] if model.sink == "files" else [])})
         self.planned.append(planned)
         self.emitted.append(model.take(planned, rows))
         self.tables.append(model.tables())
@@ -169,7 +174,7 @@ def differences(run: Undisturbed, seen: Seen) -> list[str]:
 
 def _expected(run: Undisturbed, look: Look) -> Rows:
     tables, at_ms = run.tables[look.batch], look.at_ms
-    live = [row for row in tables[look.table] if at_ms is None or row["expires_at"] > at_ms]
+    live = [row for row in tables[look.table] if at_ms is None or row["expires_at"] is None or row["expires_at"] > at_ms]
     if not look.expired:
         return live
     begin = run.tables[look.began][look.table]

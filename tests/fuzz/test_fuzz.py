@@ -37,7 +37,7 @@ FLOOR = CheckpointSettings().unpacked_floor_bytes
 
 
 # (first mutation, how many) for each of two processes.  The long ones run under sanitizers, and need gcc.
-SMALL = [(0, 1_500), (1_500, 1_500)]
+SMALL = [(0, 1_000), (1_500, 1_000)]
 LONG = [(3_000, 10_000), (13_000, 10_000)]
 
 
@@ -165,3 +165,15 @@ def test_a_damaged_block_whose_checksum_is_right_is_read_or_refused(tmp_path: Pa
             ended[error.condition] += 1
     assert ended["answer"] > 100
     assert ended["CORRUPT_FILE"] > 100
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["test_items.py", "test_lookup.py"])
+def test_the_library_steps_outside_of_no_buffer(tmp_path: Path, name: str) -> None:
+    """The tests that damage sketches, and rows and commands of lookups, under sanitizers; needs gcc."""
+    environment = {**importlib.import_module("fuzz").sanitized(tmp_path / "sanitized"), "PYTHONMALLOC": "malloc"}
+    asked = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE.parent / "native" / name)]
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout

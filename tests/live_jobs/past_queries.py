@@ -5,11 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from inputs.event_file import write_event_file
+from millpond.spark.past.write import WriteStatePlan, plan_write_state
+from millpond.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,6 +42,18 @@ def rows(seed: int, count: int) -> list[dict[str, Any]]:
         }
         found += [row] * (2 if draw.random() < 0.2 else 1)
     return found
+
+
+def plan_small_past(folder: str, target: str) -> WriteStatePlan:
+    """300 rows in a file, in a session of its own; where Spark puts its own files isn't in the folder."""
+    if not Path(folder).exists():
+        Path(folder).mkdir()
+        write_event_file(Path(folder), 0, rows(1, 300))
+    own = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.local.dir": "/tmp"}
+    spark = session("a past", **own)
+    spark.sparkContext.setLogLevel("OFF")
+    past, source = spark.read.schema(SCHEMA).json(folder), spark.readStream.schema(SCHEMA).json(folder)
+    return plan_write_state(target, aggregate, past=past, source=source, partitions=2)
 
 
 def aggregate(events: DataFrame) -> DataFrame:

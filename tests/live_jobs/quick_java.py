@@ -1,4 +1,4 @@
-"""Settings for a JVM that ends after a few batches.
+"""Settings for a JVM of tests, which ends after some minutes of small batches.
 
 Such a JVM spends most of its time compiling code that hardly runs.  These settings turn off its second compiler, and choose the
 simplest collector.

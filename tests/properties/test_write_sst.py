@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import AccessType, Options, Rdict
 
+from millpond.checkpoint.files.records import encode_record
 from millpond.checkpoint.rocksdb import write_snapshot as writing
 from millpond.checkpoint.rocksdb.manifest import NewFile, encode_manifest, parse_manifest
 from millpond.checkpoint.rocksdb.snapshot import SnapshotMetadata, find, iter_snapshot, read_snapshot, read_snapshot_metadata
-from millpond.checkpoint.rocksdb.write_sst import PUT_TAIL, build_ssts
+from millpond.checkpoint.rocksdb.write_sst import PUT_TAIL, build_ssts, build_ssts_of_records
+from millpond.native.library import library
 from millpond.savepoint.rewrite import spills
 from millpond.savepoint.rewrite.spills import Spills
 from millpond.storage import open_storage
@@ -39,12 +41,19 @@ def unpack_to(folder: Path, database: Path) -> None:
 
 
 @settings(max_examples=examples(60))
-@given(ROWS, st.sampled_from([1, 500, 20_000, 64 << 20]), ROWS)
-def test_rocksdb_reads_and_writes_what_we_wrote(rows: dict[bytes, bytes], most_bytes: int, later: dict[bytes, bytes]) -> None:
+@given(ROWS, st.sampled_from([1, 500, 20_000, 64 << 20]), ROWS, st.booleans())
+def test_rocksdb_reads_and_writes_what_we_wrote(
+    rows: dict[bytes, bytes], most_bytes: int, later: dict[bytes, bytes], as_records: bool
+) -> None:
     with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "build_ssts", lambda some: build_ssts(some, most_bytes))
         folder, storage = Path(scratch, "0"), open_storage(scratch)
-        writing.write_snapshot(storage, "0", "7", sorted(rows.items()), NO_FAMILIES)
+        if as_records and library() is not None:
+            patch.setattr(writing, "build_ssts_of_records", lambda some: build_ssts_of_records(some, most_bytes))
+            pieces = [encode_record(*row) for row in sorted(rows.items())]
+            writing.write_snapshot_of_records(storage, "0", "7", pieces, NO_FAMILIES)
+        else:
+            writing.write_snapshot(storage, "0", "7", sorted(rows.items()), NO_FAMILIES)
         assert list(iter_snapshot(storage, "0", "7")) == sorted(rows.items())
         snapshot = read_snapshot(storage, "0", "7")
         for key in [*list(rows)[:5], *list(later)[:5]]:

@@ -10,6 +10,7 @@ from millpond.savepoint.archive.expire import Window
 from millpond.savepoint.archive.layout import find_archive
 from millpond.savepoint.change.edit import EditPlan
 from millpond.savepoint.change.evolve import EvolvePlan, plan_new_state
+from millpond.savepoint.change.redistribute import RedistributePlan, plan_redistribute
 from millpond.savepoint.manage.folder import open_savepoint
 from millpond.savepoint.rewrite.row_edit import NewColumns
 from millpond.schema.types import Field, atomic
@@ -43,6 +44,11 @@ def plan_edited(place: str | Path, savepoint: str, name: str) -> EditPlan:
         return row
 
     return millpond.plan_edit_savepoint(place, savepoint, name, edit=edit)
+
+
+def plan_redistributed(place: str | Path, savepoint: str, name: str) -> RedistributePlan:
+    """Rows that wait in two shards get three, in four partitions."""
+    return plan_redistribute(place, savepoint, name, shards=3, partitions=4)
 
 
 def open_window(archive: str | Path, keep_seconds: float) -> Window:

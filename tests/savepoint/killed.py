@@ -176,6 +176,12 @@ def _edit(place: str, savepoint: str, name: str) -> Callable[[], Any]:
     return plan_edited(place, savepoint, name).run
 
 
+def _redistribute(place: str, savepoint: str, name: str) -> Callable[[], Any]:
+    from savepoint.changed import plan_redistributed
+
+    return plan_redistributed(place, savepoint, name).run
+
+
 def _restore(place: str, savepoint: str, target: str) -> Callable[[], Any]:
     import millpond
 
@@ -200,6 +206,12 @@ def _expire(archive: str, keep_seconds: str, now_ms: str) -> Callable[[], Any]:
     from savepoint.changed import open_window
 
     return functools.partial(open_window(archive, float(keep_seconds)).expire, int(now_ms))
+
+
+def _write_state(folder: str, target: str) -> Callable[[], Any]:
+    from live_jobs.past_queries import plan_small_past
+
+    return plan_small_past(folder, target).run
 
 
 def _export(place: str, savepoint: str, file: str) -> Callable[[], Any]:
@@ -243,6 +255,7 @@ COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "rollback": _rollback,
     "evolve": _evolve,
     "edit": _edit,
+    "redistribute": _redistribute,
     "restore": _restore,
     "repair": _repair,
     "erase": _erase,
@@ -251,6 +264,7 @@ COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "import": _import,
     "cutover": _cutover,
     "retire": _retire,
+    "write-state": _write_state,
 }
 """name -> what plans it, and returns what runs it"""
 

@@ -165,13 +165,15 @@ def test_a_command_that_is_killed_leaves_all_or_nothing_to_use(job: WrittenCheck
     pond = tmp_path / "pond"
     plan_savepoint(pond, "whole").run()
     numbers, ends = random.Random(11), {"whole": 0, "incomplete": 0, "nothing": 0}
-    for number in range(examples(24)):
+    for number in range(200):
+        if number >= examples(24, 5) and (ends["incomplete"] or ends["whole"]):
+            break
         target = tmp_path / f"restored-{number}"
         command = [sys.executable, "-c", KILLED, str(pond), what, str(target)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
-            time.sleep(numbers.random() * 0.05)
+            time.sleep(numbers.random() * 0.05 * (1 + ends["nothing"]))  # on a busy machine it begins late
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
         if what != "create":

@@ -16,8 +16,8 @@ from millpond.checkpoint.log import read_batch
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.state import partitions_of
-from millpond.checkpoint.whole_rows import StoreCodec
-from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.checkpoint.whole.rows import StoreCodec
+from millpond.checkpoint.whole.store import read_whole_stores
 from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.restore import plan_restore

@@ -29,7 +29,7 @@ from millpond.checkpoint.rocksdb.snapshot import iter_snapshot
 from millpond.checkpoint.rocksdb.sst import SstFile
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.checkpoint.state import partitions_of, unpack
-from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.checkpoint.whole.store import read_whole_stores
 from millpond.cli import main
 from millpond.errors import MillpondError
 from millpond.ownership.lease import take_lease

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,23 +23,36 @@ from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
 from millpond.schema.definition.operator_name import parse_entry
 from savepoint.killed import COMMANDS
+from savepoint.test_killed import WAITING, checkpoint_of, job  # noqa: F401 - a fixture
+from spark_files.golden import GOLDEN
 from suite.mounts import skip_without_mounts
 from suite.sizes import IS_LONG
 
 PAGE = 4096
-TURNS = 6 if IS_LONG else 2
+PAST = "a past"
+TURNS = 8 if IS_LONG else 3
+SMALL = 5 if IS_LONG else 2  # so many turns have room for 0, 1, 2 … pages: first writes fail one by one
 
 
-@pytest.mark.parametrize("cell", ["counts-rocksdb-changelog", pytest.param("counts-hdfs", marks=pytest.mark.long)])
-def test_on_a_full_disk_nothing_is_half_done(golden, tmp_path: Path, cell: str) -> None:  # type: ignore[no-untyped-def]
-    """The disk is a file system of 16 MiB, in a mount namespace of its own."""
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "counts-rocksdb-changelog",
+        pytest.param("counts-hdfs", marks=pytest.mark.long),
+        *(pytest.param(cell, marks=[pytest.mark.long, pytest.mark.spark]) for cell in (WAITING, PAST)),
+    ],
+)
+def test_on_a_full_disk_nothing_is_half_done(request: pytest.FixtureRequest, tmp_path: Path, cell: str) -> None:
+    """The disk is a file system of 16 MiB, in a mount namespace of its own; temporary files lie there, too."""
     skip_without_mounts()
     disk = tmp_path / "disk"
     disk.mkdir()
     shell = 'mount -t tmpfs -o size=16m none "$1" && exec "$2" -m savepoint.test_full_disk "$1" "$3" "$4"'
-    written = golden(cell)
-    words = [str(disk), sys.executable, str(written.checkpoint), json.dumps(written.read("definition"))]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "MILLPOND_HOME": str(disk / "home")}
+    checkpoint = "" if cell == PAST else str(checkpoint_of(request, cell))
+    definition = "" if cell in (WAITING, PAST) else (GOLDEN / cell / "definition.json").read_text()
+    words = [str(disk), sys.executable, checkpoint, definition]
+    own = {"PYTHONPATH": str(Path(__file__).parents[1]), "MILLPOND_HOME": str(disk / "home"), "TMPDIR": str(disk)}
+    environment = {**os.environ, **own}
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", shell, "sh", *words],
         capture_output=True,
@@ -56,21 +68,33 @@ def test_on_a_full_disk_nothing_is_half_done(golden, tmp_path: Path, cell: str) 
     assert [command for command, ends in found.items() if "NOT_WRITABLE" not in ends] == []
 
 
-def _main(disk: Path, checkpoint: Path, definition: dict[str, Any]) -> None:
-    """Inside of the namespace: give each command a disk with ever another room; the last line says how each ended."""
-    pond, some, found = disk / "pond", random.Random(checkpoint.parent.name), {}
+def _past(disk: Path, _: str, __: str) -> dict[str, tuple[str, ...]]:
+    return {"write-state": (str(disk / "past"), str(disk / "new"))}
+
+
+def _waiting_rows(disk: Path, checkpoint: str, _: str) -> dict[str, tuple[str, ...]]:
+    """The commands for a job whose rows wait in shards."""
+    bare = str(disk / "bare")
+    subprocess.run(["cp", "-r", checkpoint, bare], check=True)
+    plan_savepoint(bare, "first").run()
+    return {"redistribute": (bare, "first", "new")}
+
+
+def _counts(disk: Path, checkpoint: str, definition: str) -> dict[str, tuple[str, ...]]:
+    """The commands for a job that counts: label -> arguments."""
+    pond = disk / "pond"
     folder = create_job(pond, "counts")
     subprocess.run(["cp", "-r", f"{checkpoint}/.", folder.checkpoint.removeprefix("file://")], check=True)
-    folder.write_definition(parse_entry(definition))
+    folder.write_definition(parse_entry(json.loads(definition)))
     plan_savepoint(pond, "first").run()
     millpond.export_savepoint(millpond.open_savepoint(pond, "first"), disk / "first.tar")
     place = str(pond)
     broken, bare = str(disk / "broken"), str(disk / "bare")
     for copy in (broken, bare):
-        subprocess.run(["cp", "-r", str(checkpoint), copy], check=True)
+        subprocess.run(["cp", "-r", checkpoint, copy], check=True)
     max(Path(broken).glob("commits/[0-9]*"), key=lambda path: int(path.name)).write_bytes(b"")
     plan_savepoint(bare, "first").run()
-    commands = {
+    return {
         "create": (place, "new"),
         "edit": (place, "first", "new"),
         "restore": (place, "first", str(disk / "new")),
@@ -84,13 +108,21 @@ def _main(disk: Path, checkpoint: Path, definition: dict[str, Any]) -> None:
         "rescale": (place, "3"),
         "rollback": (place, "first", "none"),
     }
+
+
+def _main(disk: Path, checkpoint: str, definition: str) -> None:
+    """Inside of the namespace: give each command a disk with ever another room; the last line says how each ended."""
+    pond, some = disk / "pond", random.Random(checkpoint)
+    plan = _counts if definition else _waiting_rows if checkpoint else _past
+    commands = plan(disk, checkpoint, definition)
+    found: dict[str, list[str]] = {}
     for label, words in commands.items():
         ends, command = found.setdefault(label, []), COMMANDS[label.split()[0]]
         for turn in range(TURNS):
             if label == "rescale":
-                words = (place, str(3 + turn % 2))
+                words = (str(pond), str(3 + turn % 2))
             run, before = command(*words), _files(disk)
-            with _full(disk, PAGE * (some.randrange(1, 60) if turn else 0)):
+            with _full(disk, PAGE * (turn if turn < SMALL else some.randrange(SMALL, 60))):
                 try:
                     run()
                     ends.append("done")
@@ -141,4 +173,4 @@ def _full(disk: Path, room_bytes: int) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]))
+    _main(Path(sys.argv[1]), *sys.argv[2:])

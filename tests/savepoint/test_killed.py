@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import millpond
+from live_jobs.buffer import write_waiting_rows
 from millpond.catalogue import create_beside
 from millpond.errors import MillpondError
 from millpond.savepoint.archive.archiver import Archiver
@@ -32,13 +33,14 @@ from millpond.savepoint.verify import verify_savepoint
 from millpond.schema.definition.operator_name import parse_entry
 from millpond.storage import open_storage
 from millpond.tables.repair import plan_repair
-from savepoint.changed import open_window, plan_edited, plan_evolved
+from savepoint.changed import open_window, plan_edited, plan_evolved, plan_redistributed
 from savepoint.killed import run_killed
 from savepoint.test_golden_cells import rows_of
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import IS_LONG
 
-PLANS: dict[str, Callable[..., Any]] = {"evolve": plan_evolved, "edit": plan_edited}
+WAITING = "rows that wait"
+PLANS: dict[str, Callable[..., Any]] = {"evolve": plan_evolved, "edit": plan_edited, "redistribute": plan_redistributed}
 
 
 def points(steps: int, seed: int) -> list[int]:
@@ -67,18 +69,24 @@ def job(tmp_path: Path) -> WrittenCheckpoint:
     return job
 
 
+def checkpoint_of(request: pytest.FixtureRequest, cell: str | None) -> Path:
+    """The checkpoint of a golden cell; that of `job`; or one that Spark writes now, with rows that wait in shards."""
+    if cell == WAITING:
+        return write_waiting_rows(request.getfixturevalue("spark"), request.getfixturevalue("tmp_path"))
+    return Path(request.getfixturevalue("job").path if cell is None else request.getfixturevalue("golden")(cell).checkpoint)
+
+
 @pytest.mark.parametrize(
     ("command", "cell"),
     [
         ("evolve", None),
         ("edit", "counts-rocksdb-changelog"),
         *(pytest.param("edit", cell, marks=pytest.mark.long) for cell in (None, "counts-rocksdb-format2")),
+        pytest.param("redistribute", WAITING, marks=[pytest.mark.long, pytest.mark.spark]),
     ],
 )
-def test_a_new_savepoint_is_whole_or_incomplete(
-    job: WrittenCheckpoint, golden: Callable, tmp_path: Path, command: str, cell: str | None
-) -> None:
-    place = job.path if cell is None else golden(cell).checkpoint
+def test_a_new_savepoint_is_whole_or_incomplete(request: pytest.FixtureRequest, command: str, cell: str | None) -> None:
+    place = checkpoint_of(request, cell)
     first = plan_savepoint(place, "first").run()
     before, batch = files_of(Path(first.storage.local_path() or "")), first.manifest.batch
     folder = place.with_name(f"{place.name}.millpond") / "savepoints"

@@ -106,6 +106,21 @@ def test_readers_go_on_and_the_log_says_rescaled(job: WrittenCheckpoint, tmp_pat
     assert not any("JOB_REPLACED" in str(record.msg) for record in caplog.records)
 
 
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_replica_that_nobody_followed_meanwhile_knows_the_job_again(job: WrittenCheckpoint, tmp_path: Path, times: int) -> None:
+    pond, home = tmp_path / "pond", tmp_path / "home"
+    with millpond.open(pond, replica_dir=home, wait_seconds=30) as opened:
+        opened.catch_up(30)
+    for number in (5, 3, 4, 1, 5)[:times]:
+        plan_rescale(pond, number).run()
+    with millpond.open(pond, replica_dir=home, follow=False, wait_seconds=5) as opened:
+        assert {row["k"]: row["v"] for row in opened["counts.aggregate_0"].scan()} == ROWS
+    # Another job at that place isn't taken for it.
+    note = job.path / ".rescaled.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "before": ["another"]}))
+    assert condition_of(lambda: millpond.open(pond, replica_dir=home, follow=False, wait_seconds=1)) == "JOB_REPLACED"
+
+
 def test_what_cant_be_rescaled_is_refused(job: WrittenCheckpoint, tmp_path: Path) -> None:
     pond = tmp_path / "pond"
     assert condition_of(lambda: plan_rescale(pond, 2)) == "INVALID_REQUEST"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,10 +18,12 @@ from millpond.checkpoint.log import read_batch
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.state import partitions_of
-from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.checkpoint.whole.store import read_whole_stores
 from millpond.errors import MillpondError
+from millpond.native.library import library, switched_off
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.restore import plan_restore
+from millpond.savepoint.rewrite import hdfs_state, rocksdb_state, spills, straight
 from millpond.savepoint.rewrite.rocksdb_state import RocksDbState
 from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import open_storage
@@ -98,6 +101,50 @@ def test_a_state_keeps_its_rows_in_every_form(golden: Callable, tmp_path: Path, 
         found = read_batch(open_storage(place), Batch(batch))
         assert found.settings == replace(before.settings, **{k: v for k, v in form.items() if k != "checkpoint_format"})
         assert bool(found.state_ids) == (form.get("checkpoint_format", 2 if before.state_ids else 1) == 2)
+
+
+@pytest.mark.parametrize("cell", a_few([cell for cell in PLACED if "transform" not in cell], 6))
+def test_many_rows_at_a_time_and_one_by_one_are_the_same(
+    golden: Callable, tmp_path: Path, cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With windows of few rows, and partitions in many parts."""
+    checkpoint = golden(cell).checkpoint
+    batch = plan_savepoint(checkpoint, "one").run().manifest.batch
+    found = []
+    for name in ("many", "one by one"):
+        with contextlib.ExitStack() as stack:
+            if name != "many":
+                stack.enter_context(switched_off())
+            with monkeypatch.context() as patch:
+                patch.setattr(straight, "_PART_BYTES", 100)
+                patch.setattr(hdfs_state, "_WINDOW_BYTES", 300)
+                patch.setattr(rocksdb_state, "_CHUNK_ROWS", 3)
+                found.append(rows_of(rewritten(checkpoint, "one", tmp_path / name, {"partitions": 3}), batch))
+    assert found[0] == found[1]
+    assert without_partitions(tmp_path / "many", batch) == without_partitions(checkpoint, batch)
+
+
+@pytest.mark.skipif(library() is None, reason="the compiled library isn't built")
+@pytest.mark.parametrize("cell", ["counts-hdfs", "counts-rocksdb-snapshots"])
+def test_what_was_not_read_or_not_written_is_found(
+    golden: Callable, tmp_path: Path, cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flipped bit in the temporary file: the sums of what was read and written differ."""
+    checkpoint = golden(cell).checkpoint
+    plan_savepoint(checkpoint, "one").run()
+    add = spills.Spills.add_records
+
+    def flipped(self: spills.Spills, partition: int, records: memoryview) -> None:
+        changed = bytearray(records)
+        if changed:
+            changed[-1] ^= 1
+        add(self, partition, memoryview(changed))
+
+    monkeypatch.setattr(spills.Spills, "add_records", flipped)
+    with pytest.raises(MillpondError) as caught:
+        plan_restore(checkpoint, "one", tmp_path / "restored", partitions=3).run()
+    assert caught.value.condition == "SAVEPOINT_DAMAGED"
+    assert is_empty(tmp_path / "restored")
 
 
 @pytest.mark.parametrize("cell", a_few(ROCKSDB, 6))

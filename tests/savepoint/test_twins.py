@@ -6,8 +6,8 @@ import pytest
 
 from millpond.checkpoint.log import newest_committed, read_batch
 from millpond.checkpoint.operators import read_operator_files
-from millpond.checkpoint.whole_rows import StoreCodec
-from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.checkpoint.whole.rows import StoreCodec
+from millpond.checkpoint.whole.store import read_whole_stores
 from millpond.savepoint.rewrite.rewrite import open_state
 from millpond.savepoint.rewrite.twins import family_beside, rows_beside
 from millpond.storage import open_storage

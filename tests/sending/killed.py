@@ -17,5 +17,9 @@ if __name__ == "__main__":
     with millpond.open(checkpoint, replica_dir=home, follow=False) as pond:
         table = pond["ck.aggregate_0"]
         print("ready", flush=True)
-        with Sender(table, to, options=json.loads(options)).start():
-            time.sleep(600)
+        with Sender(table, to, options=json.loads(options)).start() as sender:
+            until = time.monotonic() + 600
+            while time.monotonic() < until:
+                time.sleep(0.1)
+                if sender.status().state == "ended":
+                    sys.exit(f"the sender has ended: {sender.last_error}")

@@ -40,6 +40,10 @@ class Place(ABC):
     def rows(self) -> Rows:
         """Value by key."""
 
+    def expired(self) -> set[Any]:
+        """The keys of rows that are marked as expired, with --keep-expired."""
+        raise NotImplementedError
+
     def logged(self) -> Logged:
         """All changes, in order of their key at least."""
         raise NotImplementedError
@@ -49,15 +53,14 @@ class Place(ABC):
 
 
 def folded(changes: list[dict[str, Any]]) -> Rows:
+    """The rows after all changes, which are in the order of their keys at least; a whole read replaces the runs before it."""
     rows: Rows = {}
-    run = -1
+    newest = max((change["run"] for change in changes), default=0)
     for change in changes:
         _, _, key, _, new = parse(change)
-        if change["run"] != run:
-            rows, run = {}, change["run"]  # a whole read replaces what was before
-        if new is None:
+        if change["run"] == newest and new is None:
             rows.pop(key, None)
-        else:
+        elif change["run"] == newest:
             rows[key] = new
     return rows
 
@@ -78,6 +81,10 @@ class Sqlite(Place):
         with sqlite3.connect(self._file) as database:
             return dict(database.execute("SELECT k, v FROM sent").fetchall())
 
+    def expired(self) -> set[Any]:
+        with sqlite3.connect(self._file) as database:
+            return {key for (key,) in database.execute("SELECT k FROM sent WHERE _expired").fetchall()}
+
 
 class Postgres(Place):
     def __init__(self, folder: Path, address: str | None = None) -> None:
@@ -92,6 +99,12 @@ class Postgres(Place):
 
         with psycopg.connect(self.address) as connection:
             return dict(connection.execute(f'SELECT k, v FROM "{self._table}"'.encode()).fetchall())
+
+    def expired(self) -> set[Any]:
+        import psycopg
+
+        with psycopg.connect(self.address) as connection:
+            return {key for (key,) in connection.execute(f'SELECT k FROM "{self._table}" WHERE _expired'.encode()).fetchall()}
 
 
 class Files(Place):
@@ -202,9 +215,11 @@ class Webhook(Place):
             def log_message(self, format: str, *args: Any) -> None:
                 """Quiet."""
 
+        self._handler = Handler
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self.to = f"http://127.0.0.1:{self._server.server_port}/hook?a=1"
+        self._port = self._server.server_port
+        self.to = f"http://127.0.0.1:{self._port}/hook?a=1"
         self.options = {"secret": self.SECRET, "positions": str(folder / "positions"), "header.x-own": "1"}
 
     def _changes(self) -> list[dict[str, Any]]:
@@ -222,6 +237,11 @@ class Webhook(Place):
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def reopen(self) -> None:
+        """Receive again, at the same port, after `close`."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), self._handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
 
 def _make(kind: str, folder: Path) -> Place:

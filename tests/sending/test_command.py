@@ -65,12 +65,15 @@ def test_a_job_without_history_says_how_to_keep_it(job: Job, tmp_path: Path) -> 
         "kafka://h:1/",
         "kafka://h:1/t?form=x",
         "https://x/",
+        "s3://bucket/changes?format=parquet",
+        "gs://bucket/changes",
     ],
 )
 def test_an_address_that_no_target_has_is_refused_at_once(job: Job, tmp_path: Path, to: str) -> None:
     with job.open() as pond, pytest.raises(MillpondError) as raised:
         millpond.send(pond, TABLE, to=to)
     assert raised.value.condition == "INVALID_REQUEST"
+    assert ("bucket" in raised.value.hint + raised.value.message) == to.startswith(("s3", "gs"))
 
 
 def test_rows_that_no_sender_wrote_are_left_alone(job: Job, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import millpond
 from millpond.errors import MillpondError
 from millpond.sending import sender as sender_module
 from millpond.sending.sender import Sender
-from sending.places import BROKERED, KINDS, Place, parse, place
+from sending.places import BROKERED, KINDS, Kafka, Place, parse, place
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few, examples
 
@@ -32,8 +32,8 @@ class Job:
         self._folder = folder
         self.pond = self.open()
 
-    def open(self) -> millpond.Pond:
-        self.pond = millpond.open(self._folder / "ck", replica_dir=self._folder / "home", retention=ALL)
+    def open(self, retention: millpond.Retention = ALL) -> millpond.Pond:
+        self.pond = millpond.open(self._folder / "ck", replica_dir=self._folder / "home", retention=retention)
         return self.pond
 
     @property
@@ -185,6 +185,64 @@ def test_a_replaced_job_is_an_error_until_it_is_sent_again(job: Job, target: Pla
     assert target.rows() == job.checkpoint.content()
 
 
+@each(("sqlite", "ndjson", "parquet", "webhook", "postgres", "compacted", "changelog"))
+def test_a_sender_that_was_away_for_longer_than_history_sends_the_whole_table_if_it_may(job: Job, target: Place) -> None:
+    job.pond.close()
+    job.open(millpond.Retention(history_batches=3))
+    send(job, target)
+    for _ in range(10):
+        job.batch()
+        job.pond.catch_up(10)
+    before = target.rows()
+    for _ in range(2):
+        with pytest.raises(MillpondError) as raised:
+            send(job, target)
+        assert raised.value.condition == "HISTORY_GONE"
+        assert target.rows() == before
+    made = send(job, target, resync=True)
+    assert made.status().whole_reads == 1
+    assert target.rows() == job.checkpoint.content() != before
+    first = job.newest
+    for _ in range(2):
+        job.batch()
+    assert send(job, target, resync=True).status().whole_reads == 0
+    assert target.rows() == job.checkpoint.content()
+    if target.is_log:
+        logged = [ordered(change) for change in target.logged() if change[1] > first]
+        assert sorted(logged) == sorted(map(ordered, expected_changes(job, first)))
+
+
+@each(("sqlite", "postgres", "compacted"))
+def test_expired_rows_stay_if_they_are_to(job: Job, target: Place) -> None:
+    """Nothing else than a watermark deletes rows of this job."""
+    last: dict[str, tuple[int, bool]] = {}
+
+    def note(before: dict[str, int], now: dict[str, int]) -> None:
+        last.update({key: (before[key], True) for key in before.keys() - now.keys()})
+        last.update({key: (value, False) for key, value in now.items()})
+
+    note({}, job.checkpoint.content())
+    send(job, target, keep_expired=True)
+    for _ in range(5):
+        for _ in range(job.random.randrange(1, 4)):
+            before = job.checkpoint.content()
+            job.batch()
+            note(before, job.checkpoint.content())
+        send(job, target, keep_expired=True)
+    assert target.rows() == {key: value for key, (value, _) in last.items()}
+    assert any(gone for _, gone in last.values())
+    if not isinstance(target, Kafka):
+        assert target.expired() == {key for key, (_, gone) in last.items() if gone}
+    # After a whole read nobody knows what became of the rows that are gone.
+    before = job.checkpoint.content()
+    job.replace()
+    note(before, job.checkpoint.content())
+    send(job, target, resync=True, keep_expired=True)
+    assert target.rows() == {key: value for key, (value, _) in last.items()}
+    if not isinstance(target, Kafka):
+        assert target.expired() == {key for key, (_, gone) in last.items() if gone}
+
+
 @each(("sqlite", "ndjson", "postgres", "compacted"))
 def test_a_second_sender_of_the_same_name_ends_the_first_or_itself(job: Job, target: Place) -> None:
     one = sender(job, target)
@@ -230,7 +288,7 @@ def test_a_sender_in_a_thread_follows_the_job(job: Job, target: Place) -> None:
 
 @each(("webhook",), small=("webhook",))
 def test_a_webhook_that_answers_badly_is_asked_again(job: Job, target: Any) -> None:
-    from millpond.sending.webhook import _parse_secret, sign
+    from millpond.wire.signature import parse_secret, sign
 
     target.answers = [503, 500, 204, 503, 500]
     with sender(job, target).start() as made:
@@ -241,7 +299,7 @@ def test_a_webhook_that_answers_badly_is_asked_again(job: Job, target: Any) -> N
     assert target.rows() == job.checkpoint.content()
     for headers, body in target.requests:
         identity, stamp = headers["webhook-id"], headers["webhook-timestamp"]
-        assert headers["webhook-signature"] == sign(_parse_secret(target.SECRET), identity, stamp, body)
+        assert headers["webhook-signature"] == sign(parse_secret(target.SECRET, "x"), identity, stamp, body)
         assert headers["x-own"] == "1"
         assert abs(time.time() - int(stamp)) < 60
 

@@ -19,7 +19,7 @@ from servers.serving import wait_until_ready
 LIMITS = ServeSettings()
 CUT = {"job", "batch", "position", "lag", "job_state"}
 ANSWER = CUT | {"table", "rows", "changed", "final", "evicted", "maybe_evicted", "more", "token"}
-TABLE = CUT | {"table", "row_count", "key", "columns", "derived", "warnings", "retention"}
+TABLE = CUT | {"table", "row_count", "key", "columns", "derived", "warnings", "retention", "meant_by", "shard"}
 LAG = {"behind_batches", "behind_seconds", "age_seconds", "age_from", "event_lag_seconds"}
 POSITION = {"offsets", "watermark_ms", "batch_started_ms", "committed_ms"}
 
@@ -130,7 +130,7 @@ def test_answers_are_not_cached_on_the_way(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("route", [r for r in ROUTES if r.method == "GET"], ids=lambda r: r.path)
 def test_every_route_refuses_what_it_doesnt_know(route: Any, client: httpx.Client) -> None:
-    path = route.path.format(table="long", savepoint="none", operation="none")
+    path = route.path.format(table="long", savepoint="none", operation="none", aggregate="none", job="long", file="main.js")
     for query in ("?_foo=1", "?_limit", "?nothing"):
         assert error_of(client.get(path + query))["condition"] == "INVALID_REQUEST"
     taken = {"GET", "HEAD"} | {r.method for r in ROUTES if r.path == route.path}

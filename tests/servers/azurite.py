@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from servers.ports import free_port
 
 VERSION = "3.35.0"
 CONTAINER = "millpond"
@@ -32,8 +33,7 @@ _API = "2023-11-03"
 def azurite_server() -> str:
     """The address of an emulator with one container.  Skips the test if npm can't fetch it."""
     program = _program()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     folder = tempfile.mkdtemp(prefix="azurite-")
     command = [str(program), "--blobPort", str(port), "--location", folder, "--silent", "--disableTelemetry"]
     command.append("--skipApiVersionCheck")  # the library may ask for a newer one than the emulator's

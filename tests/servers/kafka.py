@@ -15,6 +15,7 @@ from pathlib import Path
 
 from millpond.spark.java import require_java
 from servers.maven import dependency, fetched_jars
+from servers.ports import free_port
 
 VERSION = "4.1.0"
 CONNECTOR = "4.2.0"
@@ -43,6 +44,7 @@ offsets.topic.num.partitions=1
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
+log.cleaner.backoff.ms=200
 log.dirs={folder}/log
 """
 
@@ -57,7 +59,10 @@ def kafka_broker() -> str:
 
 
 class KafkaBroker:
-    """A broker that can be killed and started again, with its data.  Skips the test if Maven can't fetch it."""
+    """A broker that can be killed and started again, with its data.  Skips the test if Maven can't fetch it.
+
+    command:  starts it
+    """
 
     def __init__(self) -> None:
         jars = fetched_jars(
@@ -66,11 +71,12 @@ class KafkaBroker:
         )
         self._java = [str(require_java()), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*"]
         self._folder = tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True)
-        self._port, controller = _free_ports(2)
+        self._port, controller = free_port(), free_port()
         self._properties = Path(self._folder.name) / "server.properties"
         self._properties.write_text(_PROPERTIES.format(port=self._port, controller=controller, folder=self._folder.name))
         storage = [*self._java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(self._properties)]
         subprocess.run(storage, check=True, capture_output=True, timeout=60)
+        self.command = [*self._java, "kafka.Kafka", str(self._properties)]
         self._process: subprocess.Popen[bytes] | None = None
         self.address = f"127.0.0.1:{self._port}"
 
@@ -78,14 +84,18 @@ class KafkaBroker:
         """Start it, and wait until it takes connections."""
         log = Path(self._folder.name) / "broker.log"
         with log.open("w") as out:
-            broker = self._process = subprocess.Popen([*self._java, "kafka.Kafka", str(self._properties)], stdout=out, stderr=out)
+            broker = self._process = subprocess.Popen(self.command, stdout=out, stderr=out)
         deadline = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
-                return
+        while not self.listens():
             assert broker.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, log.read_text()[-3000:]
             time.sleep(0.1)
+
+    def listens(self) -> bool:
+        """Whether it takes connections."""
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+            return True
+        return False
 
     def kill(self) -> None:
         """Kill it."""
@@ -112,8 +122,3 @@ def create_topic(broker: str, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker})
     (created,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
     created.result(30)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]

@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from servers.ports import free_port
+
 
 @cache
 def postgres_server() -> str:
@@ -25,6 +26,17 @@ def postgres_server() -> str:
     server.start()
     atexit.register(server.remove)
     return server.address
+
+
+def said(pg: Any, text: str, *, is_extended: bool) -> Any:
+    """What a server says to a statement, by libpq: SQLSTATE, or tag, columns with their types, and rows."""
+    from psycopg.pq import DiagnosticField
+
+    found = pg.exec_params(text.encode(), None) if is_extended else pg.exec_(text.encode())
+    columns = range(found.nfields)
+    rows = [[found.get_value(n, m) for m in columns] for n in range(found.ntuples)]
+    state = found.error_field(DiagnosticField.SQLSTATE)
+    return state or (found.command_status, [(found.fname(m), found.ftype(m)) for m in columns], rows)
 
 
 class PostgresServer:
@@ -43,8 +55,7 @@ class PostgresServer:
         self._as_owner: dict[str, Any] = {"user": user, "group": owner.pw_gid} if os.geteuid() == 0 else {}
         make = [initdb, "-D", str(self._data), "-U", "millpond", "--auth=trust", "-E", "UTF8", "--no-sync"]
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL, cwd="/", **self._as_owner)
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self._port = found.getsockname()[1]
+        self._port = free_port()
         self.address = f"postgresql://millpond@127.0.0.1:{self._port}/postgres"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,27 +20,47 @@ import pytest
 
 from millpond.settings import ReplicaSettings
 from millpond.storage import open_storage
+from servers.ports import free_port
 
 BUCKET = "millpond"
 # The number of names on a page of a listing; S3 itself has 1000.
 PAGE = 20
 
 
+@dataclass(frozen=True)
+class Moto:
+    """A server, until this process ends.
+
+    url:  its address
+    log:  with a line for each request, `"PUT /bucket/name?query HTTP/1.1" 200 -`, among others
+    """
+
+    url: str
+    log: Any
+
+
+def moto_server(page: int = PAGE) -> str:
+    """The address of an S3 server with one bucket, and so many names on a page; one for each process that runs tests."""
+    return moto(page).url
+
+
 @cache
-def moto_server() -> str:
-    """The address of an S3 server with one bucket; one for each process that runs tests."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    log = tempfile.NamedTemporaryFile(prefix="moto-", suffix=".log")  # noqa: SIM115 - the server writes to it until the end
+def moto(page: int) -> Moto:
+    """A server of its own.
+
+    page:  the number of names on a page of a listing
+    """
+    port = free_port()
+    log = tempfile.NamedTemporaryFile(prefix="moto-", suffix=".log")  # noqa: SIM115 - it lives as long as the server
     command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE)})
+    server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(page)})
     atexit.register(_end, server)
     url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + 60
     while True:
         try:
             urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=10).close()
-            return url
+            return Moto(url, log)
         except OSError as not_yet:
             assert server.poll() is None, Path(log.name).read_text()
             assert time.monotonic() < deadline, not_yet

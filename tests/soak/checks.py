@@ -41,6 +41,22 @@ PASSING = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a reader may see besides right answers.
+
+    passing:        the errors that may come
+    goes_back:      answers come from several copies, so that one may be of an earlier batch than the one before
+    loses_history:  a token may be of a copy that is gone, or was built again, so that history is gone in the same run
+    has_owed:       a final row may be missing only as rule 3 says
+    """
+
+    passing: frozenset[str] = PASSING
+    goes_back: bool = False
+    loses_history: bool = False
+    has_owed: bool = True
+
+
 class NotKnownYetError(Exception):
     """The oracle doesn't have the job's log of that batch yet: judge later."""
 
@@ -83,12 +99,20 @@ class _Chain:
 class ReaderLog:
     """One reader's log, judged line by line as it grows."""
 
-    def __init__(self, path: Path, runs: list[JobRun], counts: Counts, seen: set[tuple[int, int]], owed: list[Any]) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        runs: list[JobRun],
+        counts: Counts,
+        seen: set[tuple[int, int]],
+        owed: list[Any],
+        rules: Rules = Rules(),
+    ) -> None:
+        self.path, self._rules = path, rules
         self.wrong: list[str] = []
         self.newest = (-1, -1)
         self.replayed = (-1, -1)
-        self._runs, self._counts, self._seen, self._owed = runs, counts, seen, owed
+        self.runs, self.counts, self._seen, self._owed = runs, counts, seen, owed
         self._done = 0
         self._chain: _Chain | None = None
         self._refused: list[dict[str, Any]] = []
@@ -106,7 +130,7 @@ class ReaderLog:
                 if not line.endswith(b"\n"):
                     return
                 try:
-                    self._judge(json.loads(line))
+                    self.judge_line(json.loads(line))
                 except NotKnownYetError:
                     return
                 except AssertionError as wrong:
@@ -118,20 +142,23 @@ class ReaderLog:
         """Whether some answers couldn't be judged yet."""
         return b"\n" in self.path.read_bytes()[self._done :]
 
-    def _judge(self, entry: dict[str, Any]) -> None:
+    def judge_line(self, entry: dict[str, Any]) -> None:
+        """Judge one line.  Raises AssertionError if it is wrong, NotKnownYetError if that can't be said yet."""
         op = entry["op"]
         if op == "error":
-            assert entry["condition"] in PASSING, f"an error that isn't one of {sorted(PASSING)}"
-            self._counts.errors[entry["condition"]] += 1
+            passing = self._rules.passing
+            assert entry["condition"] in passing, f"an error that isn't one of {sorted(passing)}"
+            self.counts.errors[entry["condition"]] += 1
         elif op == "gone":
-            assert self._chain is None or self._chain.run.number < len(self._runs) - 1, "history is gone, and the job is the same"
-            self._counts.gone += 1
+            replaced = self._chain is None or self._chain.run.number < len(self.runs) - 1
+            assert replaced or self._rules.loses_history, "history is gone, and the job is the same"
+            self.counts.gone += 1
             self._chain = None
         elif op == "not kept":  # 7
             self._refused.append(entry)
         elif op == "not yet":  # 8
             assert entry["here"] < entry["batch"], "a bound that was met was refused"
-            self._counts.not_yet += 1
+            self.counts.not_yet += 1
         else:
             assert op != "wrong", entry.get("what")
             before = self.newest
@@ -141,31 +168,32 @@ class ReaderLog:
                 self._check_refusal(refusal, run, before)
             judges = {"get": self._get, "scan": self._scan, "at": self._scan, "begin": self._begin, "changes": self._changes}
             judges[op](entry, run)
-            self._counts.answers[op] += 1
-            self._counts.sent += entry.get("sent", False)
-            self._counts.by_url += entry.get("by_url", False)
+            self.counts.answers[op] += 1
+            self.counts.sent += entry.get("sent", False)
+            self.counts.by_url += entry.get("by_url", False)
 
     def _source(self, entry: dict[str, Any]) -> JobRun:  # 1, 4
-        number = sum(run.began_ms <= entry["started_ms"] for run in self._runs) - 1
+        number = sum(run.began_ms <= entry["started_ms"] for run in self.runs) - 1
         assert number >= 0, "a batch from before the job began"
-        run, batch = self._runs[number], entry["batch"]
+        run, batch = self.runs[number], entry["batch"]
         held = run.try_held(batch)
         if held is None:
             raise NotKnownYetError
         planned = held.planned
         found = (entry["offsets"], entry["watermark_ms"], entry["started_ms"])
-        expected = ({"0": {"logOffset": planned.file}}, held.watermark_ms, planned.started_ms)
+        expected = ({"0": planned.offsets}, held.watermark_ms, planned.started_ms)
         assert found == expected, f"run {number}, batch {batch} is {expected}"
         if entry["op"] != "at":
-            assert (number, batch) >= self.newest, f"it was at {self.newest}, and is at {(number, batch)}"
-            self.newest = (number, batch)
+            forward = (number, batch) >= self.newest or self._rules.goes_back
+            assert forward, f"it was at {self.newest}, and is at {(number, batch)}"
+            self.newest = max(self.newest, (number, batch))
         return run
 
     def _check_refusal(self, refusal: dict[str, Any], run: JobRun, before: tuple[int, int]) -> None:  # 7
         if before[0] != run.number:
-            self._counts.not_kept_between_runs += 1
+            self.counts.not_kept_between_runs += 1
             return
-        self._counts.not_kept += 1
+        self.counts.not_kept += 1
         batch, condition, facts = refusal["batch"], refusal["condition"], refusal["context"]
         if condition == "NOT_UP_TO_BOUND":
             assert facts["batch"] < batch, f"batch {batch} is there, and was refused as yet to come"
@@ -188,18 +216,23 @@ class ReaderLog:
             expired, values = run.closed.get(key, (-1, None))
             assert values == values_of(row), f"{key} expired in batch {expired} as {values}"
             assert expired <= batch, f"{key} expires in batch {expired} only"
-            self._counts.finals += 1
+            self.counts.finals += 1
         else:
             live = run.held[batch].live.get(key)
             assert live == values_of(row), f"run {run.number}, batch {batch} has {live} at {key}"
-        self._counts.rows += 1
+        self.counts.rows += 1
         return key
 
     def _missing(self, run: JobRun, batch: int, key: Key, *, owed: bool = True) -> None:
         assert key not in run.held[batch].live, f"run {run.number}, batch {batch} has {run.held[batch].live[key]} at {key}"
         expired = run.closed.get(key, (batch + 1, None))[0]
         began = run.held[batch].planned.started_ms
-        if owed and expired <= batch and began - run.held[expired].planned.started_ms < OWED_SECONDS * 1000:
+        if (
+            owed
+            and self._rules.has_owed
+            and expired <= batch
+            and began - run.held[expired].planned.started_ms < OWED_SECONDS * 1000
+        ):
             self._owed.append((run.number, expired, batch, key, self.path.name))  # 3
 
     def _get(self, entry: dict[str, Any], run: JobRun) -> None:
@@ -225,7 +258,7 @@ class ReaderLog:
     # ------------------------------------------------------------ changes
 
     def _begin(self, entry: dict[str, Any], run: JobRun) -> None:
-        self._counts.chains += 1
+        self.counts.chains += 1
         self._began.setdefault(run.number, entry["batch"])
         self._chain = _Chain(run, entry["batch"], dict(run.held[entry["batch"]].live))
 
@@ -237,7 +270,7 @@ class ReaderLog:
             if chain.group and chain.group[0]["batch"] != change["batch"]:
                 self._replay(chain)
             chain.group.append(change)
-            self._counts.changes += 1
+            self.counts.changes += 1
         if not entry["more"]:
             if chain.group:
                 self._replay(chain)
@@ -266,10 +299,10 @@ class ReaderLog:
         if first == batch:
             assert (run.number, batch) not in self._as_one, f"batch {batch} came alone, and was refused as known only with others"
             self._alone.add((run.number, batch))
-            self._counts.batches_replayed += 1
+            self.counts.batches_replayed += 1
             self._seen.add((run.number, batch))
         else:
-            self._counts.batches_collapsed += batch - first + 1
+            self.counts.batches_collapsed += batch - first + 1
 
 
 def _key(change: dict[str, Any]) -> Key:

@@ -1,7 +1,8 @@
 """The state of the soak's job after each batch, recomputed in plain Python from the job's own source offsets.
 
-The job counts events by page and window of event time, with a watermark. Only one fact comes from Spark: how many files a batch
-reads (two after a kill between two of its logs). `offsets/N` names the last file of batch N.
+The job counts events by page and window of event time, with a watermark. Only one fact comes from Spark: how many pieces of input
+a batch reads. `offsets/N` says where batch N ends: the last file of a folder, or the next record of each partition of a topic.
+Piece n of the input is file n, or record n // P of partition n % P.
 
     late       an event whose window ended by the watermark of the batch before: Spark drops it
     expired    a window that ended by the batch's own watermark: it leaves the state at the end of the batch
@@ -13,6 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,29 +55,56 @@ def events_of(seed: int, run: int, number: int) -> list[Event]:
     return [Event(now - ms, chance.choice(PAGES), chance.randrange(10_000)) for ms in late]
 
 
-def write_file(folder: Path, seed: int, run: int, number: int) -> None:
-    """Write one input file."""
-    rows = [
+def rows_of(seed: int, run: int, number: int) -> list[dict[str, Any]]:
+    """The same events as JSON objects."""
+    return [
         {"time": dt.datetime.fromtimestamp(e.time_ms / 1000, dt.UTC).isoformat(), "page": e.page, "bytes": e.bytes, "run": run}
         for e in events_of(seed, run, number)
     ]
-    write_event_file(folder, number, rows)
+
+
+def write_file(folder: Path, seed: int, run: int, number: int) -> None:
+    """Write one input file."""
+    write_event_file(folder, number, rows_of(seed, run, number))
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What `offsets/N` says of a batch: its last file, its watermark, when it began."""
+    """What `offsets/N` says of a batch.
 
-    file: int
+    offsets:       the end of the source, as Spark writes it
+    ends:          how many pieces of each partition are read then; a folder of files has one partition
+    watermark_ms:  the batch's watermark
+    started_ms:    when it began
+    """
+
+    offsets: Any
+    ends: tuple[int, ...]
     watermark_ms: int
     started_ms: int
+
+    def pieces_since(self, before: Planned | None) -> Iterator[int]:
+        """The numbers of the pieces that this batch reads."""
+        for partition, end in enumerate(self.ends):
+            for place in range(before.ends[partition] if before else 0, end):
+                yield place * len(self.ends) + partition
 
 
 def parse_offsets(text: str) -> Planned:
     """Read Spark's `offsets/N`: a version, metadata, and one line for the source."""
     _, metadata, source = text.splitlines()
     facts = json.loads(metadata)
-    return Planned(json.loads(source)["logOffset"], facts["batchWatermarkMs"], facts["batchTimestampMs"])
+    return planned_of(json.loads(source), facts["batchWatermarkMs"], facts["batchTimestampMs"])
+
+
+def planned_of(offsets: Any, watermark_ms: int, started_ms: int) -> Planned:
+    """A batch that ends there: `{"logOffset": 3}`, or `{"topic": {"0": 7, "1": 6}}`."""
+    if "logOffset" in offsets:
+        ends: tuple[int, ...] = (offsets["logOffset"] + 1,)
+    else:
+        (partitions,) = offsets.values()
+        ends = tuple(partitions[str(number)] for number in range(len(partitions)))
+    return Planned(offsets, ends, watermark_ms, started_ms)
 
 
 @dataclass(slots=True)
@@ -122,7 +151,7 @@ class JobRun:
             raise AssertionError(f"run {self.number}, batch {batch}: Spark's watermark is {planned.watermark_ms}, not {watermark}")
         late = before.planned.watermark_ms if before else 0
         live = dict(before.live) if before else {}
-        for number in range(before.planned.file + 1 if before else 0, planned.file + 1):
+        for number in planned.pieces_since(before.planned if before else None):
             for event in events_of(self.seed, self.number, number):
                 self._newest_ms = max(self._newest_ms, event.time_ms)
                 start = event.time_ms - event.time_ms % WINDOW_MS

@@ -70,8 +70,8 @@ class Oracle:
 
     def _feed(self) -> None:
         run = self.runs[-1]
-        read = max((planned.file for planned in run.planned.values()), default=-1)
-        while self._written <= read + _AHEAD:
+        read = max((planned.ends[0] for planned in run.planned.values()), default=0)
+        while self._written < read + _AHEAD:
             write_file(self.input_of(run.number), self._seed, run.number, self._written)
             self._written += 1
 

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 _TESTS = Path(__file__).parent.parent
@@ -20,11 +21,15 @@ _SPAWNED = b"spawn_main"  # a worker of `serve`, not Python's own resource track
 class Process:
     """A program that is started again whenever it ends.
 
-    unwanted:  the exit codes with which it ended by itself
+    environment:  variables that it has besides those of this process
+    unwanted:     the exit codes with which it ended by itself
     """
 
-    def __init__(self, name: str, command: Callable[[], list[str]], log: Path) -> None:
+    def __init__(
+        self, name: str, command: Callable[[], list[str]], log: Path, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.name, self._command, self._log = name, command, log
+        self.environment = dict(environment)
         self.started = 0.0
         self.unwanted: list[int] = []
         self._killed = False
@@ -38,7 +43,11 @@ class Process:
 
     def start(self) -> None:
         """Start it."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_TESTS), os.environ.get("PYTHONPATH", "")])}
+        environment = {
+            **os.environ,
+            **self.environment,
+            "PYTHONPATH": os.pathsep.join([str(_TESTS), os.environ.get("PYTHONPATH", "")]),
+        }
         with self._log.open("a") as log:
             self.running = subprocess.Popen(
                 self._command(), stdout=self._output(log), stderr=log, env=environment, start_new_session=True, text=True
@@ -146,11 +155,19 @@ def python(module: str, *arguments: str) -> list[str]:
 def children(pid: int) -> list[int]:
     """The ids of a server's workers."""
     found = []
+    for child in children_of(pid):
+        with contextlib.suppress(OSError):
+            if _SPAWNED in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    """The ids of all processes that a process has started."""
+    found = []
     with contextlib.suppress(OSError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            with contextlib.suppress(OSError):
-                if _SPAWNED in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(int(child))
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (thread / "children").read_text().split()]
     return found
 
 

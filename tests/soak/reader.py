@@ -1,7 +1,8 @@
 """A reader of the soak: it asks all the time, and writes each answer to its log, one on each line. Others judge the log.
 
-`python -m soak.reader NAME DOOR PLACE HOME LOG SEED`: DOOR is `http` (PLACE is the server's address), `attached` (PLACE is the
-pond; others follow) or `following`. After a kill it goes on from the last token in its log, as a program would from its database.
+`python -m soak.reader NAME DOOR PLACE HOME LOG SEED`: DOOR is `http` (PLACE is the server's address), `router` (a router's),
+`shards` (the addresses of all servers of shards, with commas), `attached` (PLACE is the pond; others follow) or `following`.
+After a kill it goes on from the last token in its log, as a program would from its database.
 """
 
 from __future__ import annotations
@@ -107,16 +108,20 @@ def source_of(answer: Any) -> dict[str, Any]:
 class Reader:
     """Asks one table in every way."""
 
-    def __init__(self, table: Any, log: Log, chance: random.Random, url: str | None) -> None:
+    def __init__(self, table: Any, log: Log, chance: random.Random, door: str, place: str) -> None:
         self._table = table
         self._log = log
         self._chance = chance
         self._known: list[dict[str, Any]] = []
         self._newest = 0
-        asks = {self._get: 5, self._get_all: 2, self._scan: 2, self._pages: 2, self._changes: 5, self._at: 2, self._bounded: 2}
-        if url is not None:
-            self._server, self._http = urlsplit(url), httpx.Client(base_url=url, timeout=_GET_SECONDS)
-            asks |= {self._stream: 2, self._get_by_url: 5}
+        asks = {self._get: 5, self._get_all: 2, self._scan: 2, self._pages: 2, self._changes: 5, self._bounded: 2}
+        if door not in ("router", "shards"):
+            asks[self._at] = 2
+        if door in ("http", "router"):
+            self._server, self._http = urlsplit(place), httpx.Client(base_url=place, timeout=_GET_SECONDS)
+            asks[self._get_by_url] = 5
+        if door == "http":
+            asks[self._stream] = 2
         self._asks = list(asks), list(asks.values())
 
     def ask(self) -> None:
@@ -273,8 +278,10 @@ class Reader:
 
 def open_pond(door: str, place: str, home: str) -> Any:
     """Open the pond or server at a door."""
-    if door == "http":
+    if door in ("http", "router"):
         return millpond.connect(place)
+    if door == "shards":
+        return millpond.connect_shards(place.split(","))
     return millpond.open(place, replica_dir=home, follow=door == "following", wait_seconds=10, retention={TABLE: RETENTION})
 
 
@@ -288,7 +295,7 @@ def main(name: str, door: str, place: str, home: str, path: str, seed: str) -> N
     while not ending:
         try:
             pond = pond or open_pond(door, place, home)
-            reader = reader or Reader(pond[TABLE], log, chance, place if door == "http" else None)
+            reader = reader or Reader(pond[TABLE], log, chance, door, place)
             reader.ask()
         except MillpondError as error:
             log.write(op="error", condition=error.condition, message=str(error))

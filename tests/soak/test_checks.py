@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from soak.checks import Counts, ReaderLog
-from soak.model import JobRun, Key, Planned, Values, events_of
+from soak.checks import Counts, ReaderLog, Rules
+from soak.model import JobRun, Key, Values, events_of, planned_of
 
 SEED, BEGAN_MS = 7, 1_000
 Line = dict[str, Any]
+ONE_REPLICA = Rules()
+COPIES = Rules(goes_back=True, loses_history=True, has_owed=False)
 
 
 def a_run(number: int, batches: int, began_ms: int) -> JobRun:
@@ -23,7 +25,7 @@ def a_run(number: int, batches: int, began_ms: int) -> JobRun:
     newest, watermark, file = 0, 0, -1
     for batch in range(batches):
         file += 2 if batch == 3 else 1
-        run.planned[batch] = Planned(file, watermark, began_ms + 100 * batch)
+        run.planned[batch] = planned_of({"logOffset": file}, watermark, began_ms + 100 * batch)
         newest = max(newest, events_of(SEED, number, file)[0].time_ms)  # the first event of a file isn't late
         watermark = max(watermark, newest - 6_000)
     assert run.try_held(batches - 1) is not None
@@ -36,8 +38,12 @@ def row(key: Key, values: Values, **more: Any) -> Line:
 
 def source(run: JobRun, batch: int) -> Line:
     planned = run.held[batch].planned
-    offsets = {"0": {"logOffset": planned.file}}
-    return {"batch": batch, "offsets": offsets, "watermark_ms": run.held[batch].watermark_ms, "started_ms": planned.started_ms}
+    return {
+        "batch": batch,
+        "offsets": {"0": planned.offsets},
+        "watermark_ms": run.held[batch].watermark_ms,
+        "started_ms": planned.started_ms,
+    }
 
 
 def scan(run: JobRun, batch: int) -> Line:
@@ -99,10 +105,12 @@ def right_log(runs: list[JobRun]) -> list[Line]:
     ]
 
 
-def judged(path: Path, runs: list[JobRun], log: list[Line]) -> tuple[list[str], Counts, list[Any]]:
+def judged(
+    path: Path, runs: list[JobRun], log: list[Line], rules: Rules = ONE_REPLICA, kind: type[ReaderLog] = ReaderLog
+) -> tuple[list[str], Counts, list[Any]]:
     path.write_text("".join(json.dumps(line) + "\n" for line in log))
     counts, owed = Counts(), list[Any]()
-    reader = ReaderLog(path, runs, counts, set(), owed)
+    reader = kind(path, runs, counts, set(), owed, rules)
     reader.judge()
     assert not reader.unjudged()
     return reader.wrong, counts, owed
@@ -152,6 +160,25 @@ WRONG: dict[str, Callable[[list[Line]], object]] = {
     "a batch that is there, and refused as yet to come": lambda log: log[12].update(batch=10),
     "pages of two batches": lambda log: log.append({**log[7], "op": "wrong", "what": "pages of two batches"}),
 }
+
+
+# What is right where several copies answer, since each of them has its own newest batch and its own history.
+OF_COPIES = {"a batch that goes back", "history that is gone in the same run"}
+
+
+def test_what_copies_may_do_is_no_error(tmp_path: Path, runs: list[JobRun]) -> None:
+    log = right_log(runs)
+    log.insert(4, log[1])
+    log.insert(9, {"op": "gone", "message": ""})
+    log.insert(10, {**log[7], "op": "begin"})
+    assert judged(tmp_path / "log", runs, log, COPIES)[0] == []
+
+
+@pytest.mark.parametrize("name", [name for name in WRONG if name not in OF_COPIES])
+def test_each_other_wrong_thing_is_found_of_copies(name: str, tmp_path: Path, runs: list[JobRun]) -> None:
+    log = deepcopy(right_log(runs))
+    WRONG[name](log)
+    assert judged(tmp_path / "log", runs, log, COPIES)[0]
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -1,6 +1,6 @@
 """The job of test_s3a.py: it counts numbers by their remainder, with its checkpoint on S3.  It has its own process because of jars.
 
-python s3a_job.py JARS ENDPOINT CHECKPOINT BATCHES
+python s3a_job.py JARS ENDPOINT CHECKPOINT BATCHES [MASTER PARTITIONS [SETTING=VALUE...]]
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ from pyspark.sql import functions as F
 import millpond
 from millpond.spark.java import require_java
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from servers.s3a import s3a_conf
+
 ROWS_PER_BATCH = 500
 REMAINDERS = 97
 _PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def main(jars: str, endpoint: str, checkpoint: str, batches: int) -> None:
+def main(
+    jars: str, endpoint: str, checkpoint: str, batches: int, master: str = "local[2]", partitions: str = "2", *settings: str
+) -> None:
     require_java()
     conf = {
-        "spark.master": "local[2]",
+        "spark.master": master,
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
         "spark.jars": ",".join(str(p) for p in sorted(Path(jars).glob("*.jar"))),
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": partitions,
         "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # Spark writes snapshots and cleans up while Millpond follows.
         "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
         "spark.sql.streaming.stateStore.maintenanceInterval": "3s",
         "spark.sql.streaming.minBatchesToRetain": "4",
-        "spark.hadoop.fs.s3a.endpoint": endpoint,
-        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
-        "spark.hadoop.fs.s3a.access.key": "test",
-        "spark.hadoop.fs.s3a.secret.key": "test",
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
-        # Hadoop's default since 3.5 reads ahead for Parquet, and needs an asynchronous client.
-        "spark.hadoop.fs.s3a.input.stream.type": "classic",
+        **s3a_conf(endpoint),
+        **dict(setting.split("=", 1) for setting in settings),
     }
     builder = SparkSession.builder.appName("s3a job")
     for name, value in conf.items():
@@ -61,4 +62,4 @@ def main(jars: str, endpoint: str, checkpoint: str, batches: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), *sys.argv[5:])

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
+from pyspark.errors.exceptions.captured import StreamingQueryException
 
 import millpond
 from inputs.event_file import write_event_file
 from millpond.catalogue import job_of
 from millpond.errors import MillpondError
 from millpond.ownership.lease import NAME, take_lease
+from millpond.ownership.runs import read_runs
+from millpond.spark.job import started_jobs
 
 
 @pytest.fixture
@@ -59,6 +64,71 @@ def test_a_job_whose_lease_is_taken_is_stopped(counts, tmp_path, monkeypatch):
         assert again.query.isActive
     lease.release()
     job.stop()
+
+
+def test_the_runs_of_a_job_are_recorded(counts, tmp_path):
+    """Each with its first commit and why it ended; also of a job whose variable is gone."""
+    import gc
+
+    def broken(frame, batch):
+        raise ValueError("no luck")
+
+    began = time.time() * 1000
+    with millpond.start(counts, table="counts", pond=tmp_path / "pond", partitions=2) as job:
+        job.wait_for_batch(0, 60)
+    write_event_file(tmp_path / "in", 1, [{"k": "a"}])
+    with pytest.raises(StreamingQueryException):
+        millpond.start(counts, table="counts", pond=tmp_path / "pond", sink=broken).wait_for_end(60)
+    gc.collect()
+    millpond.start(counts, table="counts", pond=tmp_path / "pond").wait_for_batch(1, 60)
+    gc.collect()
+    (job,) = started_jobs()
+    job.stop()
+    assert started_jobs() == []
+    found = read_runs(job_of(tmp_path / "pond", "counts").storage)
+    first, second, third = found.runs
+    assert (found.count, first.batch, second.batch, third.batch) == (3, None, 0, 0)
+    assert (first.error, second.error, third.error) == (None, "ValueError", None)
+    assert second.committed_ms is None
+    for run, batch in ((first, 0), (third, 1)):
+        commit = tmp_path / f"pond/jobs/counts/checkpoint/commits/{batch}"
+        assert run.committed_ms == commit.stat().st_mtime_ns // 1_000_000
+        assert began < run.committed_ms <= run.ended_ms
+        assert run.recovery_seconds == (run.committed_ms - run.began_ms) / 1000 > 0
+
+
+def test_a_job_that_cant_be_started_to_the_end_is_stopped(counts, tmp_path, monkeypatch):
+    """Spark has begun its query, and nobody would have the lease."""
+    folder = job_of(tmp_path / "pond", "counts")
+    monkeypatch.setattr(type(folder), "write_sink", lambda *_: (_ for _ in ()).throw(OSError("no")))
+    with pytest.raises(OSError, match="no"):
+        millpond.start(counts, table="counts", pond=tmp_path / "pond", partitions=2)
+    assert [query.name for query in counts.sparkSession.streams.active if query.name == "counts"] == []
+    take_lease(folder.storage, "the next one").release()
+
+
+def test_a_standby_waits_for_the_lease(counts, tmp_path, monkeypatch, capfd):
+    """It takes it when the job is gone; of a job that isn't fenced it would be wrong."""
+    monkeypatch.setenv("MILLPOND_RUN_STANDBY", "1")
+    error = refused(counts, tmp_path)
+    assert error.condition == "INVALID_REQUEST"
+    assert "fenced=True" in error.hint
+    lease = take_lease(job_of(tmp_path / "pond", "counts").storage, "another job")
+    lease.keep()
+    found = []
+    options = {"table": "counts", "pond": tmp_path / "pond", "partitions": 2, "fenced": True}
+    waiting = threading.Thread(target=lambda: found.append(millpond.start(counts, **options)))
+    waiting.start()
+    said = ""
+    while "standby" not in said:
+        said += capfd.readouterr().err
+        time.sleep(0.05)
+    assert "another job" in said
+    assert not found
+    lease.release()
+    waiting.join(60)
+    with found[0] as job:
+        job.wait_for_batch(0, 60)
 
 
 def test_only_state_whose_files_have_ids_is_fenced(counts, tmp_path):

@@ -15,34 +15,18 @@ import millpond
 from millpond.checkpoint.log import committed_batches
 from millpond.errors import MillpondError
 from millpond.storage import open_storage
-from servers.maven import dependency, fetched_jars
 from servers.s3 import BUCKET, moto_server, use
+from servers.s3a import fetched_s3a_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 BATCHES = 8
-SDK = "2.35.4"
-# Spark has these jars itself, in its own versions.
-_SPARKS_OWN = ("netty-", "slf4j-", "commons-", "http")
-_KEPT = ("http-auth", "http-client-spi")
 
 
 @pytest.fixture(scope="session")
 def s3a_jars() -> Path:
-    """S3A and the parts of the AWS SDK that it needs, 16 MB, which Maven fetches once into the user's cache folder."""
-    import pyspark
-
-    (api,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
-    hadoop = api.stem.removeprefix("hadoop-client-api-")
-    return fetched_jars(
-        f"s3a-{hadoop}-{SDK}-1",
-        [
-            dependency(f"org.apache.hadoop:hadoop-aws:{hadoop}", alone=True),
-            dependency("software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1", alone=True),
-            *(dependency(f"software.amazon.awssdk:{part}:{SDK}") for part in ("s3", "s3-transfer-manager", "sts")),
-        ],
-        wanted=lambda jar: not jar.startswith(_SPARKS_OWN) or jar.startswith(_KEPT),
-    )
+    """See `servers.s3a`."""
+    return fetched_s3a_jars()
 
 
 def recomputed(offsets: dict[str, Any]) -> dict[int, tuple[int, int]]:

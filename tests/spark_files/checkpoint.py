@@ -71,6 +71,7 @@ class WrittenCheckpoint:
     sources:  gives the sources' offsets at the end of a batch
     watermarked:  whether the key has the watermark's column; each batch is planned with `watermark_ms`
     watermarked_column:  the position of that column
+    partitions:  of the state
     """
 
     def __init__(
@@ -83,12 +84,14 @@ class WrittenCheckpoint:
         sources: Callable[[int], list[Any]] = lambda batch: [{"logOffset": batch}],
         watermarked: bool = False,
         watermarked_column: int = 0,
+        partitions: int = PARTITIONS,
     ) -> None:
         self.path = path
+        self.partitions = partitions
         self.key, self.value = key, value
         self.sources = sources
         self.next_batch = 0
-        self.state: list[dict[Any, Any]] = [{} for _ in range(PARTITIONS)]
+        self.state: list[dict[Any, Any]] = [{} for _ in range(self.partitions)]
         self.clock = time.time_ns() // 1_000_000
         self.watermark_ms = 0
         key_json = struct_of(key).to_json()
@@ -96,7 +99,7 @@ class WrittenCheckpoint:
             key_json["fields"][watermarked_column]["metadata"]["spark.watermarkDelayMs"] = 1000
         metadata = {
             "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
-            "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": PARTITIONS}],
+            "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": self.partitions}],
         }
         self.write("metadata", json.dumps({"id": job_id}).encode())
         self.write("state/0/_metadata/metadata", b"v1\n" + json.dumps(metadata).encode())
@@ -116,11 +119,11 @@ class WrittenCheckpoint:
         """Write everything of a batch except its commit."""
         batch = self.next_batch
         self.clock += 1
-        conf = {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.sql.streaming.stateStore.compression.codec": "lz4"}
+        conf = {"spark.sql.shuffle.partitions": str(self.partitions), "spark.sql.streaming.stateStore.compression.codec": "lz4"}
         planned = {"batchWatermarkMs": self.watermark_ms, "batchTimestampMs": self.clock, "conf": conf}
         offsets = ["-" if offset is None else json.dumps(offset) for offset in self.sources(batch)]
         self.write(f"offsets/{batch}", "\n".join(["v1", json.dumps(planned), *offsets]).encode())
-        for partition in range(PARTITIONS):
+        for partition in range(self.partitions):
             mine = [(k, v) for k, v in changes if self._partition(k) == partition]
             for key, value in mine:
                 if value is None:
@@ -134,8 +137,8 @@ class WrittenCheckpoint:
 
     def _partition(self, key: Any) -> int:
         if isinstance(key, tuple):  # by Spark's hash; an aggregation without keys has one partition
-            return partition_of(self.key, key, PARTITIONS) if key else 0
-        return (len(key) if isinstance(key, str) else zlib.crc32(repr(key).encode())) % PARTITIONS
+            return partition_of(self.key, key, self.partitions) if key else 0
+        return (len(key) if isinstance(key, str) else zlib.crc32(repr(key).encode())) % self.partitions
 
     def commit(self, at: float | None = None) -> None:
         self.write(f"commits/{self.next_batch}", b'v1\n{"nextBatchWatermarkMs":%d}' % self.watermark_ms, at)
@@ -148,7 +151,7 @@ class WrittenCheckpoint:
             for file in (self.path / folder).iterdir():
                 if int(file.name) < oldest:
                     file.unlink()
-        for partition in range(PARTITIONS):
+        for partition in range(self.partitions):
             folder = self.path / f"state/0/{partition}"
             bases = [int(p.stem) for p in folder.glob("*.snapshot") if int(p.stem) <= oldest + 1]
             for file in [*folder.glob("*.delta"), *folder.glob("*.snapshot")]:

@@ -121,6 +121,35 @@ def test_an_address_where_nobody_listens(job: UploadedCheckpoint, place: str, mo
     assert "AWS_ENDPOINT_URL" in caught.value.hint
 
 
+def test_requests_and_bytes_are_those_that_the_network_saw(job: UploadedCheckpoint, place: str, faults: Faults) -> None:
+    chance, storage = random.Random(5), open_storage(place)
+    read = written = 0
+    left = [0]
+
+    def fail(method: str, path: str) -> int | None:
+        left[0] -= 1
+        return 503 if left[0] >= 0 else None
+
+    faults.before = fail
+    for number in range(12):
+        left[0] = chance.randrange(3)
+        data = bytes(chance.randrange(5000))
+        storage.write(f"file {number}", data)
+        assert storage.read(f"file {number}", 1 << 20) == data
+        storage.stamp(f"file {number}")
+        storage.names()
+        read, written = read + len(data), written + len(data)
+    assert storage.create("file 0", b"other") is False
+    assert storage.replace("file 1", storage.read("file 1", 1 << 20), b"new") is True
+    size = storage.stamp("file 1")
+    assert size is not None
+    requests = storage.requests
+    assert requests["retried"] > 0
+    assert sum(number for kind, number in requests.items() if kind != "retried") == faults.count()
+    assert storage.transferred["written_bytes"] == written + len(b"new")
+    assert storage.transferred["read_bytes"] > read
+
+
 # ---------------------------------------------------------------- a follower
 
 

@@ -38,6 +38,7 @@ KNOWN_REASONS = (
     r"MILLPOND_DATA names its folder",
     r"no time is left for long tests",
     r"this machine has no PostgreSQL",
+    r"there is no promtool",
 )
 _UNTIL = float(os.environ.get("MILLPOND_UNTIL", "inf"))
 

@@ -25,9 +25,11 @@ def test_fails():
 
 def run(folder: Path, *options: str, ci: bool) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
-    environment |= {"PYTHONPATH": str(TESTS), **({"CI": "true"} if ci else {})}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "suite.report", "-p", "no:cacheprovider", *options, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=60)
+    # The plugins that are installed take seconds of a core to load, in each process.
+    environment |= {"PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **({"CI": "true"} if ci else {})}
+    plugins = [part for plugin in ("xdist", "suite.report", "no:cacheprovider") for part in ("-p", plugin)]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, *options, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=300)
 
 
 @pytest.mark.parametrize(

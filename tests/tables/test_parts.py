@@ -205,6 +205,37 @@ def test_changes_go_on_within_a_batch_without_loss_or_repetition(twins: Twins, b
     assert found == table.changes(began)
 
 
+def test_changes_as_of_a_batch_end_with_it(twins: Twins, both: tuple[millpond.Pond, millpond.Pond]) -> None:
+    began = twins.in_parts.next_batch - 1
+    for _ in range(4):
+        twins.commit()
+    for pond in both:
+        pond.catch_up()
+        table = pond["t"]
+        newest = table.changes(began)
+        page = table.changes(began, limit=2)
+        for batch in range(began, newest.batch + 1):
+            earlier = table.at(batch=batch)
+            assert earlier.changes(began) == [change for change in newest if change.batch <= batch]
+            for since in range(began, batch + 1):
+                asked = earlier.changes(since)
+                assert asked == [change for change in newest if since < change.batch <= batch]
+                assert (asked.batch, asked.more) == (batch, False)
+                assert asked + table.changes(asked.token) == table.changes(since)
+            for since in [*range(batch + 1, newest.batch + 1)]:
+                assert condition(lambda earlier=earlier, since=since: earlier.changes(since)).condition == "NOT_UP_TO_BOUND"
+        found = list(page)
+        while page.more:  # a token in the middle of a batch, and states that have and haven't got there
+            there = found[-1].batch
+            if there > began + 1:
+                before = table.at(batch=there - 1)
+                assert condition(lambda token=page.token, before=before: before.changes(token)).condition == "NOT_UP_TO_BOUND"
+            assert found + table.at(batch=there).changes(page.token) == [change for change in newest if change.batch <= there]
+            page = table.changes(page.token, limit=2)
+            found += page
+        assert found == newest
+
+
 def test_a_read_without_a_replica_is_the_same(twins: Twins, both: tuple[millpond.Pond, millpond.Pond]) -> None:
     expected = both[1]["t"].scan()
     found = millpond.read_arrow(twins.in_parts.path, "t").to_pylist()

@@ -31,6 +31,8 @@ _CLASSES = {
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
 _PROVIDERS = {name: provider for provider, name in _CLASSES.items()}
+# Spark ignores a setting that it doesn't know.  This one says that Millpond wrote the batch, and why.
+_REPAIRED = "millpond.repaired"
 # The newest format of joins that both providers have.
 _COMMON_JOIN_FORMAT = 2
 _ENCODINGS = ("unsaferow", "avro")
@@ -83,6 +85,7 @@ class CommittedBatch:
     commit_stamp:  of commits/N, taken before it was read
     committed_ns:  when commits/N was written; None if the file was copied, so that its time is
                    another
+    is_repair:     whether it has no events, and Millpond wrote it to repair rows
     """
 
     batch: Batch
@@ -95,6 +98,12 @@ class CommittedBatch:
     fingerprint: str
     commit_stamp: FileStamp
     committed_ns: int | None
+    is_repair: bool = False
+
+    @property
+    def took_seconds(self) -> float | None:
+        """From its plan to its commit; None if that isn't known."""
+        return None if self.committed_ns is None else max(0.0, self.committed_ns / 1e9 - self.started_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +191,7 @@ def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
         fingerprint=fingerprint(metadata_bytes, offset_bytes, commit_bytes),
         commit_stamp=stamp,
         committed_ns=stamp.modified_ns if _is_commits_time(storage, batch, stamp, plan.started_ms) else None,
+        is_repair=_REPAIRED in plan.conf,
     )
 
 
@@ -221,6 +231,11 @@ def newest_conf(storage: Storage) -> dict[str, str]:
 def read_plan(storage: Storage, batch: Batch) -> BatchPlan:
     """What offsets/N alone says of a batch, committed or not.  Raises as `read_batch`."""
     return _parse_plan(storage.read(f"offsets/{batch}", _BOUNDS.log_bytes), batch)
+
+
+def is_repair(storage: Storage, batch: Batch) -> bool:
+    """Whether Millpond has planned a batch, to repair rows.  Raises as `read_batch`."""
+    return _REPAIRED in read_conf(storage, batch)
 
 
 def read_commit(storage: Storage, batch: Batch) -> CommitFacts:
@@ -447,6 +462,20 @@ def with_offsets(plan: bytes, path: str, offsets: Mapping[str, Any], watermark_m
             lines[i] = text if lines[0] == "v1" else f"{name}:{text}"
     if watermark_ms is not None:
         lines[1] = json.dumps({**_json(lines[1] or "{}", path), "batchWatermarkMs": watermark_ms}, separators=(",", ":"))
+    return "\n".join(lines).encode()
+
+
+def with_start(plan: bytes, path: str, started_ms: int, watermark_ms: int, *, repair: str | None = None) -> bytes:
+    """A batch's plan as that of a batch that begins at another time, with another watermark.
+
+    repair:  what Millpond repairs by the batch; None: it is Spark's own
+    """
+    lines = _lines(plan, path, _OFFSET_VERSIONS)
+    data = _json(lines[1] or "{}", path)
+    conf = {name: value for name, value in _texts(data, "conf", path).items() if name != _REPAIRED}
+    conf |= {} if repair is None else {_REPAIRED: repair}
+    data |= {"batchTimestampMs": started_ms, "batchWatermarkMs": watermark_ms, "conf": conf}
+    lines[1] = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     return "\n".join(lines).encode()
 
 

@@ -27,8 +27,7 @@ from millpond.checkpoint.files.records import (
     parse_changelog_header,
 )
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
-from millpond.checkpoint.operators import PANDAS_TRANSFORM
-from millpond.checkpoint.partition import partition_of_key
+from millpond.checkpoint.partition import may_lie_anywhere, partition_of_key
 from millpond.checkpoint.position import Version, version_of
 from millpond.checkpoint.rocksdb.snapshot import find, read_snapshot
 from millpond.checkpoint.rows.unsaferow import Stored, decoder, encoder
@@ -56,10 +55,7 @@ def find_row(storage: Storage, batch: CommittedBatch, store: StoreSchema, key: t
     Source:  golden checkpoints: each key of each batch.
     """
     settings = batch.settings
-    grouping = key[0] if store.variable in ("map", "timer") else key
-    if store.operator_name == PANDAS_TRANSFORM and None in grouping:
-        # If a chunk has a NULL, pandas turns its whole numbers into floats, and Spark stores NULL
-        # for all of them.
+    if may_lie_anywhere(store, key):
         raise _unsupported("rows whose key has a NULL may lie in any partition")
     if any(_has_stale_null(field.type, value) for field, value in zip(store.key, key, strict=True)):
         raise _unsupported("Spark writes NULL of this key's types in more than one way")

@@ -19,7 +19,7 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.schemas import FamilySchema, parse_schema
 from millpond.errors import CheckpointError, real_time_mode
 from millpond.schema.definition.default_table import EXPIRES_AT, TIMESTAMP
-from millpond.schema.store import StoreSchema, Variable, store_folder
+from millpond.schema.store import PANDAS_TRANSFORM, StoreSchema, Variable, store_folder
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.schema.types import Field
 from millpond.settings import FileBounds
@@ -36,7 +36,6 @@ _JOIN = "symmetricHashJoin"
 _LIMIT = "globalLimit"
 _APPLY_FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 _ENCODING_SETTING = "spark.sql.streaming.stateStore.encodingFormat"
-PANDAS_TRANSFORM = "transformWithStateInPandasExec"
 _TRANSFORM = (PANDAS_TRANSFORM, "transformWithStateInPySparkExec")
 _BOUNDS = FileBounds()
 _INTERNAL = ("-keyToNumValues", "-tsWithKey")

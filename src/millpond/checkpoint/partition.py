@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from millpond.checkpoint.rows.unsaferow import Stored
 from millpond.checkpoint.schemas import FamilySchema
 from millpond.schema.murmur import partition_of
-from millpond.schema.store import StoreSchema
+from millpond.schema.store import PANDAS_TRANSFORM, StoreSchema
 from millpond.schema.types import Field
 
 # Operators whose keys end with a column that isn't hashed: the session's start, a place or a time.
@@ -23,12 +23,23 @@ def partition_of_key(store: StoreSchema, key: tuple[Stored, ...], partitions: in
 
     Raises:  as `partition_of`.
     """
-    fields = store.key
+    count = hashed_fields(store)
+    return partition_of(store.key[:count], key[:count], partitions)
+
+
+def hashed_fields(store: StoreSchema) -> int:
+    """How many fields of its key, from the first on, Spark hashes."""
     if store.variable in ("map", "timer"):  # a struct of the grouping columns stands first
-        return partition_of(fields[0].type.fields, key[0], partitions)
-    if store.operator_name in _ENDS_OTHERWISE:
-        fields, key = fields[:-1], key[:-1]
-    return partition_of(fields, key, partitions)
+        return 1
+    return len(store.key) - 1 if store.operator_name in _ENDS_OTHERWISE else len(store.key)
+
+
+def may_lie_anywhere(store: StoreSchema, key: tuple[Stored, ...]) -> bool:
+    """Whether a row of this key may lie in any partition.
+
+    If a chunk has a NULL, pandas turns its whole numbers into floats, and Spark hashes these.
+    """
+    return store.operator_name == PANDAS_TRANSFORM and None in (key[0] if store.variable in ("map", "timer") else key)
 
 
 def hashed_columns(

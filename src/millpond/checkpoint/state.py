@@ -58,6 +58,15 @@ class StateReader:
         # The file that a thread read last: the families of a store share files.
         self._read = _LastRead()
 
+    def on(self, storage: Storage) -> StateReader:
+        """A reader of files of the same job in another place.
+
+        Both share what they know: a column family that one has read, the other knows too.
+        """
+        reader = StateReader(storage)
+        reader._families = self._families
+        return reader
+
     def iter_changes(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         """The puts, appends and deletes of a batch in one partition, in write order.
 
@@ -76,11 +85,10 @@ class StateReader:
 
         Raises as `iter_changes`.
         """
-        folder, version = store.folder(partition), version_of(batch.batch)
-        if batch.settings.provider == "hdfs":
-            return f"{folder}/{version}.delta"
-        name = rocksdb_name(batch, store, partition, version)
-        return f"{folder}/{name}.changelog" if self._has_changelog(f"{folder}/{name}", batch) else None
+        path = change_path(batch, store, partition)
+        if batch.settings.provider == "hdfs" or self._has_changelog(path.removesuffix(".changelog"), batch):
+            return path
+        return None
 
     def iter_state(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         """The records that build the whole state of a batch in one partition, in order.
@@ -306,6 +314,14 @@ def unpack(storage: Storage, path: str, codec: str) -> bytes:
 def partitions_of(batch: CommittedBatch, store: StoreSchema) -> range:
     """The partitions in which a store has files."""
     return range(1 if store.single else batch.settings.partitions)
+
+
+def change_path(batch: CommittedBatch, store: StoreSchema, partition: int) -> str:
+    """Where a batch's changes are, if they have a file of their own."""
+    folder, version = store.folder(partition), version_of(batch.batch)
+    if batch.settings.provider == "hdfs":
+        return f"{folder}/{version}.delta"
+    return f"{folder}/{rocksdb_name(batch, store, partition, version)}.changelog"
 
 
 def newest_snapshot(storage: Storage, folder: str, pattern: re.Pattern[str], version: Version) -> Version:

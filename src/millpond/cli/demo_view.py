@@ -8,8 +8,11 @@ from __future__ import annotations
 import heapq
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,9 +23,10 @@ from millpond.cli.terminal import visible, write_line
 from millpond.errors import PASSING, MillpondError
 from millpond.tables import Row
 from millpond.tables.answer import Cut
+from millpond.tables.buckets.answer import Total
 from millpond.tables.pond import Pond
 
-TABLES = ("page_views", "page_minutes", "hosts", "recent_minutes", "bad_lines")
+TABLES = ("page_views", "page_visitors", "hosts", "recent_minutes", "bad_lines")
 _TOP = 8
 # Without a new batch, a line now and then shows that the demo still runs.
 _STILL_SECONDS = 5.0
@@ -43,38 +47,61 @@ class TableLook:
 class Look:
     """The answers of one moment.
 
-    tables:          those that have a committed batch
-    top:             the pages with the most hits, of one scan
-    page:            the first of them, looked up again by its key; empty if there is none yet
-    lookup_seconds:  how long that lookup took
+    tables:    those that have a committed batch
+    top:       totals of the pages with the most visitors, of one batch of page_views, most hits first
+    views:     the first of them, asked for once more
+    visitors:  the row of the same page in page_visitors, looked up by its key
     """
 
     tables: list[TableLook]
-    top: list[Row]
-    page: Row | None
-    lookup_seconds: float
+    top: list[Total]
+    views: Timed | None = None
+    visitors: Timed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A row, and how long the read of it took."""
+
+    row: Row
+    seconds: float
 
 
 def look(pond: Pond) -> Look:
     """Ask every table.  Raises what reads raise, but not for a job that hasn't committed a batch yet."""
-    tables = []
-    top: list[Row] = []
-    page, took = None, 0.0
+    tables: list[TableLook] = []
+    busy: list[Any] = []
+    top: list[Total] = []
     for name in TABLES:
-        try:
+        with _without_new_jobs():
             count = pond[name].count()
-            if name == "page_views":
-                top = heapq.nlargest(_TOP, pond[name].scan(), key=lambda row: row["hits"])
-        except MillpondError as error:
-            if error.condition in _NOT_YET:
-                continue
+            if name == "page_visitors":
+                busy = [row["page"] for row in heapq.nlargest(_TOP, pond[name].scan(), key=lambda row: row["visitors"])]
+            tables.append(TableLook(name=name, rows=int(count), cut=count.cut))
+    with _without_new_jobs(), pond.cut("page_views") as cut:
+        totals = [cut["page_views"].total(page=page) for page in busy]
+        top = sorted(filter(None, totals), key=lambda row: -row["hits"])
+    if not top:
+        return Look(tables=tables, top=top)
+    page = top[0]["page"]
+    views = _timed(lambda: pond["page_views"].total(page=page))
+    return Look(tables=tables, top=top, views=views, visitors=_timed(lambda: pond["page_visitors"].get(page=page)))
+
+
+@contextmanager
+def _without_new_jobs() -> Iterator[None]:
+    """Leave out what needs a job that hasn't committed a batch yet."""
+    try:
+        yield
+    except MillpondError as error:
+        if error.condition not in _NOT_YET:
             raise
-        tables.append(TableLook(name=name, rows=int(count), cut=count.cut))
-    if top:
-        began = time.perf_counter()
-        page = pond["page_views"].get(page=top[0]["page"])
-        took = time.perf_counter() - began
-    return Look(tables=tables, top=top, page=page, lookup_seconds=took)
+
+
+def _timed(read: Callable[[], Row]) -> Timed:
+    began = time.perf_counter()
+    row = read()
+    return Timed(row=row, seconds=time.perf_counter() - began)
 
 
 class Screen:
@@ -110,16 +137,19 @@ class Screen:
 
 
 def describe(seen: Look) -> str:
-    """One line: the page looked up, and each table's batch."""
+    """One line: the page asked for, and each table's batch."""
     parts = []
-    if seen.page:
-        page = seen.page
+    if seen.views:
+        row = seen.views.row
         parts.append(
-            f"{visible(page['page'])}: {page['hits']:,} hits by {page['visitors']:,} visitors "
-            f"(batch {page.batch}, {page.behind_seconds:.1f} s behind, {seen.lookup_seconds * 1000:.2f} ms)"
+            f"{visible(row['page'])}: {row['hits']:,} hits by about {row['approx_visitors']:,} visitors {_freshness(seen.views)}"
         )
     parts += [f"{table.name} {table.rows:,} rows at batch {table.cut.position.batch}" for table in seen.tables]
     return " · ".join(parts)
+
+
+def _freshness(read: Timed) -> str:
+    return f"(batch {read.row.batch}, {read.row.behind_seconds:.1f} s behind, {read.seconds * 1000:.2f} ms)"
 
 
 def show_end(seen: Look) -> None:
@@ -132,18 +162,21 @@ def show_end(seen: Look) -> None:
 def _grids(seen: Look) -> list[Grid | Text]:
     if not seen.tables:
         return [Text("Waiting for the first batch …")]
-    return [_table_grid(seen.tables), _page_grid(seen.top), Text(describe_lookup(seen))]
+    return [_table_grid(seen.tables), _page_grid(seen.top), Text(describe_reads(seen))]
 
 
-def describe_lookup(seen: Look) -> str:
-    """The lookup of the page, and its answer."""
-    if not seen.page:
+def describe_reads(seen: Look) -> str:
+    """The two reads of one page, and their answers."""
+    if not (seen.views and seen.visitors):
         return ""
-    page = seen.page
-    return (
-        f'pond["page_views"].get(page="{visible(page["page"])}")  ->  {page["hits"]:,} hits, {page["visitors"]:,} visitors, '
-        f"batch {page.batch}, {page.behind_seconds:.1f} s behind, in {seen.lookup_seconds * 1000:.2f} ms"
-    )
+    views, visitors = seen.views.row, seen.visitors.row
+    page = visible(views["page"])
+    reads = {
+        f'pond["page_views"].total(page="{page}")': f"{views['hits']:,} hits {_freshness(seen.views)}",
+        f'pond["page_visitors"].get(page="{page}")': f"{visitors['visitors']:,} visitors {_freshness(seen.visitors)}",
+    }
+    width = max(map(len, reads))
+    return "\n".join(f"{read:{width}}  ->  {answer}" for read, answer in reads.items())
 
 
 def _table_grid(tables: list[TableLook]) -> Grid:
@@ -167,12 +200,12 @@ def _table_grid(tables: list[TableLook]) -> Grid:
     return grid
 
 
-def _page_grid(top: list[Row]) -> Grid:
+def _page_grid(top: list[Total]) -> Grid:
     grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column("page", max_width=48, no_wrap=True, overflow="ellipsis")
-    names = ("hits", "visitors", "approx_visitors", "bytes", "status_2xx", "status_3xx", "status_4xx", "status_5xx")
+    names = ("hits", "approx_visitors", "bytes", "status_2xx", "status_3xx", "status_4xx", "status_5xx")
     for name in names:
-        grid.add_column(name.removeprefix("status_").replace("approx_visitors", "approx."), justify="right")
+        grid.add_column(name.removeprefix("status_"), justify="right")
     for row in top:
         grid.add_row(Text(visible(row["page"])), *(f"{row[name] or 0:,}" for name in names))
     return grid

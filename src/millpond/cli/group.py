@@ -18,60 +18,91 @@ from millpond.cli.terminal import say, write_json
 from millpond.errors import MillpondError, RequestError, exit_code
 from millpond.wire.answers import error_json
 
-# Command -> its line in `millpond --help`, so that the list needs no import of a command's
-# libraries.
+# Package of commands -> command -> its line in `millpond --help`, so that the list needs no import of
+# a command's libraries.  A title may have commands of several packages.
 SECTIONS = {
     "Try": {
-        "demo": "Run the page-view job on a log, and ask its state while it runs.",
+        "serve": {"demo": "Run the page-view job on a log, and ask its state while it runs."},
     },
     "Ask": {
-        "tables": "List the tables of a pond or checkpoint.",
-        "describe": "Show a table's columns, and how long its history is kept.",
-        "get": "Show one row of a table.",
-        "scan": "Show the rows of a table, or of a part of its key.",
-        "windows": "Show the windows of a key between two times.",
-        "count": "Show how many rows a table has.",
-        "total": "Show one row for a span of time of a declared aggregate.",
-        "series": "Show the same with a row for each step.",
-        "watch": "Show a row each time it changes.",
-        "changes": "Show the changes of a table's rows.",
-        "history": "Show all versions of a row.",
-        "event": "Show which batch read an event, and whether it was late.",
+        "ask": {
+            "tables": "List the tables of a pond or checkpoint.",
+            "describe": "Show a table's columns, and how long its history is kept.",
+            "get": "Show one row of a table.",
+            "scan": "Show the rows of a table, or of a part of its key.",
+            "windows": "Show the windows of a key between two times.",
+            "count": "Show how many rows a table has.",
+            "total": "Show one row for a span of time of a declared aggregate.",
+            "series": "Show the same with a row for each step.",
+            "watch": "Show a row each time it changes.",
+            "changes": "Show the changes of a table's rows.",
+            "history": "Show all versions of a row.",
+            "sql": "Answer a SELECT over tables, or many at a prompt.",
+            "event": "Show which batch read an event, and whether it was late.",
+        },
+    },
+    "Run": {
+        "operate": {
+            "run": "Keep a program of jobs running; a standby takes over from it.",
+            "drill": "Restore the newest savepoints beside, start them, and measure how long that takes.",
+        },
+    },
+    "Declare aggregates": {
+        "aggregate": {
+            "apply": "Start the aggregates that a file of SQL statements declares.",
+            "versions": "List, align, compare, cut over and retire versions.",
+            "retention": "Keep the buckets for another time.",
+            "reprocess": "Compute buckets anew, and repair rows that differ.",
+            "audit": "Compare an aggregate with all events that its job has read.",
+        },
     },
     "Look into a checkpoint": {
-        "inspect": "Show the contents of a checkpoint, and what can't be read.",
-        "diff": "Show which rows differ between savepoints or jobs.",
+        "operate": {
+            "top": "Show all jobs live: batches, lag, size of state.",
+            "samples": "Show the same of one job, over days.",
+            "alerts": "Show which alerts fire, and what to do.",
+            "doctor": "Show what costs more than it should, and what to change.",
+            "forecast": "Show how the state grows, and when it meets a limit.",
+            "cost": "Show what each job costs a month, and how that is known.",
+            "what-if": "Show what a job would be with another TTL, codec, partitions, …",
+        },
+        "job": {
+            "inspect": "Show the contents of a checkpoint, and what can't be read.",
+            "diff": "Show which rows differ between savepoints or jobs.",
+        },
     },
     "Keep and move jobs": {
-        "savepoint": "Make, verify and restore copies of a job's checkpoint.",
-        "versions": "List, align, compare, cut over and retire versions of declared aggregates.",
-        "fork": "Make a second job with the state of a savepoint.",
-        "rescale": "Give a job's state another number of partitions.",
-        "rollback": "Take a job back to an earlier batch.",
-        "archive": "Archive every batch of a job as it commits.",
-        "repair": "Show why Spark can't start from a checkpoint, and make a copy that it starts from.",
-        "check-upgrade": "Show what new code would do to a job's state.",
-        "write-state": "Make a checkpoint for a new job, whose state has the rows of a past.",
-        "evolve": "Make a savepoint with which new code goes on.",
-        "apply": "Start the aggregates that a file of SQL statements declares.",
-        "retention": "Keep the buckets of a declared aggregate for another time.",
-        "erase": "Remove one key from a job, its savepoints and archives.",
-    },
-    "Send": {
-        "send": "Send a table's changes to Kafka, files, a database or a webhook.",
+        "savepoint": {"savepoint": "Make, verify and restore copies of a job's checkpoint."},
+        "job": {
+            "fork": "Make a second job with the state of a savepoint.",
+            "rescale": "Give a job's state another number of partitions.",
+            "rollback": "Take a job back to an earlier batch.",
+            "archive": "Archive every batch of a job as it commits.",
+            "repair": "Show why Spark can't start from a checkpoint, and make a copy that it starts from.",
+            "check-upgrade": "Show what new code would do to a job's state.",
+            "write-state": "Make a checkpoint for a new job, whose state has the rows of a past.",
+            "evolve": "Make a savepoint with which new code goes on.",
+            "erase": "Remove one key from a job, its savepoints and archives.",
+        },
     },
     "Serve": {
-        "serve": "Answer requests over HTTP.",
-        "token": "Give a reader a token for a server, or remove it.",
+        "serve": {
+            "serve": "Answer requests over HTTP.",
+            "route": "Answer from several servers that each follow a shard.",
+            "shards": "Show which server has which partitions.",
+            "token": "Give a reader a token for a server, or remove it.",
+            "send": "Send a table's changes to Kafka, files, a database or a webhook.",
+        },
     },
 }
-COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
+_PACKAGES = {name: package for section in SECTIONS.values() for package, lines in section.items() for name in lines}
+COMMANDS = {name: line for section in SECTIONS.values() for lines in section.values() for name, line in lines.items()}
 INTERRUPTED = 130
 HELP = ["-h", "--help"]
 
 
 class Commands(click.Group):
-    """A click group whose commands are in modules of the same name."""
+    """A click group whose commands are in modules of the same name, in packages by subject."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(context_settings={"help_option_names": HELP}, **options)
@@ -90,7 +121,7 @@ class Commands(click.Group):
     def named(self, name: str) -> click.Command:
         """The command of this name.  It has -h also where a program calls it without the group."""
         module = name.replace("-", "_")
-        command = getattr(import_module(f"millpond.cli.commands.{module}"), module)
+        command = getattr(import_module(f"millpond.cli.commands.{_PACKAGES[name]}.{module}"), module)
         assert isinstance(command, click.Command)
         command.context_settings.setdefault("help_option_names", HELP)
         return command
@@ -105,9 +136,10 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         widest = max(map(len, COMMANDS))
-        for title, commands in SECTIONS.items():
+        for title, packages in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(widest), line) for name, line in commands.items()])
+                lines = [(name.ljust(widest), line) for commands in packages.values() for name, line in commands.items()]
+                formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -167,10 +199,14 @@ def _fail(error: MillpondError, words: list[str]) -> NoReturn:
     """Write an error to stderr: a line for people, or JSON with --json."""
     if error.context.get("stream") == "stdout":
         drop_output()
-    error = type(error)(error.condition, error.message, hint=hint_here(error.hint), **error.context)
-    as_json = "--json" in words[: words.index("--") if "--" in words else None]
-    if as_json:
-        write_json(error_json(error), err=True)
-    else:
-        say(str(error).replace("\n", " "))
+    show_error(error, as_json="--json" in words[: words.index("--") if "--" in words else None])
     sys.exit(exit_code(error))
+
+
+def show_error(error: MillpondError, *, as_json: bool) -> None:
+    """An error to stderr, as a line for people or as JSON."""
+    shown = type(error)(error.condition, error.message, hint=hint_here(error.hint), **error.context)
+    if as_json:
+        write_json(error_json(shown), err=True)
+    else:
+        say(str(shown).replace("\n", " "))

@@ -17,6 +17,8 @@ _HERE = [
     (r"millpond\.Retention\(history_batches=…\) or --history TABLE=TIME", "millpond serve --history TABLE=TIME"),
     (r"Write find_event\(offset=\"views:0:7\"\)\.", "Give --offset views:0:7, or --file."),
     (r"take the lease over: take_over=True", "take the lease over: --take-over"),
+    (r"Declare it with indexes=…, and ask", "Give --index to `millpond serve`, and ask"),
+    (r"sort the rows of a scan", "use --order-by"),
     (r"with min_batch and wait_seconds", "with --min-batch and --wait"),
     (r"with `range\(start=…\)`", "with --start"),
     (r", or allow= of `millpond\.open`", ""),

@@ -41,7 +41,22 @@ replica_option = click.option(
     help="The folder of the replica; memory:// for memory. [default: under $MILLPOND_HOME, else the user's cache folder]",
 )
 
-
+server_token_option = click.option(
+    "--server-token",
+    envvar="MILLPOND_TOKEN",
+    metavar="TOKEN",
+    help="The reader's token, if the server needs one; better in $MILLPOND_TOKEN, which other users can't see.",
+)
+prices_option = click.option(
+    "--prices",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A table of prices, TOML. [default: the shipped one, see --write-prices of cost]",
+)
+last_option = click.option("--last", default="7d", show_default=True, metavar="24h|7d", help="By the samples of so long.")
+storage_option = click.option(
+    "--storage", metavar="NAME", help="Count the checkpoint as if it were on this storage of the prices. [default: where it is]"
+)
 allow_option = click.option(
     "--allow",
     metavar="DIR|URI",
@@ -126,12 +141,7 @@ place_options = _bundled(
         help="How long to wait for a pond, a table, the newest committed batch, and all bounds."
         "  [default: 300 for the newest committed batch, 0 for the others]",
     ),
-    click.option(
-        "--server-token",
-        envvar="MILLPOND_TOKEN",
-        metavar="TOKEN",
-        help="The reader's token, if the server needs one; better in $MILLPOND_TOKEN, which other users can't see.",
-    ),
+    server_token_option,
 )
 
 
@@ -150,21 +160,21 @@ class KeyWords:
     columns: tuple[str, ...]
     key_json: str | None
 
-    def of(self, definition: TableDefinition) -> Key:
-        """The key of a table.
+    def of(self, definition: TableDefinition, *, by_value: bool = False) -> Key:
+        """The key of a table; `by_value` as for `parse_pairs`.
 
         Raises:  INVALID_REQUEST if a word has no `=`, --key isn't a JSON object, or both are given;
                  WRONG_TYPE.
         """
         if self.key_json is None:
-            return _parse_words(definition, self.columns)
+            return _parse_words(definition, self.columns, by_value=by_value)
         if self.columns:
             raise RequestError("INVALID_REQUEST", "Both --key and COLUMN=VALUE are given.", hint="Use one of the two.")
         try:
             data = decode_json(self.key_json)
         except ValueError as wrong:
             raise RequestError("INVALID_REQUEST", f"--key isn't JSON: {wrong}.", hint='Write it like \'{"page": "/"}\'.') from None
-        return parse_object(definition, data)
+        return parse_object(definition, data, by_value=by_value)
 
 
 key_options = _bundled(
@@ -179,15 +189,18 @@ key_options = _bundled(
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Where a range of keys begins and ends, in COLUMN=VALUE words."""
+    """Where a range of keys, or of an index, begins and ends, in COLUMN=VALUE words."""
 
     start: tuple[str, ...]
     end: tuple[str, ...]
 
-    def of(self, definition: TableDefinition) -> dict[str, Key]:
-        """The given ones, in the form that reads take.  Raises INVALID_REQUEST, WRONG_TYPE."""
+    def of(self, definition: TableDefinition, *, by_value: bool = False) -> dict[str, Key]:
+        """The given ones, in the form that reads take; `by_value` as for `parse_pairs`.
+
+        Raises:  INVALID_REQUEST, WRONG_TYPE.
+        """
         words = {"start": self.start, "end": self.end}
-        return {edge: _parse_words(definition, given) for edge, given in words.items() if given}
+        return {edge: _parse_words(definition, given, by_value=by_value) for edge, given in words.items() if given}
 
 
 edge_options = _bundled(
@@ -250,12 +263,13 @@ export_options = _bundled(
 )
 
 
-def _parse_words(definition: TableDefinition, words: tuple[str, ...]) -> Key:
+def _parse_words(definition: TableDefinition, words: tuple[str, ...], *, by_value: bool = False) -> Key:
     """The key, or a part of it, from COLUMN=VALUE words.
 
+    by_value:  as for `parse_pairs`
     Raises:  INVALID_REQUEST if one has no `=`; WRONG_TYPE.
     """
-    return parse_pairs(definition, [_split(word) for word in words])
+    return parse_pairs(definition, [_split(word) for word in words], by_value=by_value)
 
 
 def _split(word: str) -> tuple[str, str]:
@@ -321,10 +335,10 @@ class TableRead:
     as_json: bool
 
     @contextmanager
-    def open(self) -> Iterator[tuple[AnyTable, Key]]:
+    def open(self, *, by_value: bool = False) -> Iterator[tuple[AnyTable, Key]]:
         """The table in the wanted state, and the key.  Raises as `open_table`, `KeyWords.of` and `Table.at`."""
         with open_table(self.place, self.table_name, self.reading, self.bounds) as table:
-            key = self.key_words.of(table.definition)
+            key = self.key_words.of(table.definition, by_value=by_value)
             yield self.as_of.state_of(table), key
 
 

@@ -9,7 +9,6 @@ HTTP's answer.
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -19,6 +18,7 @@ from rich.text import Text
 
 from millpond.cli.grid import GridColumn, apart, rounded, show_rows
 from millpond.cli.terminal import say, visible, write_json, write_line
+from millpond.operate.units import moment
 from millpond.schema.definition.resolutions import OF_BUCKETS
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import Json, to_text
@@ -26,8 +26,10 @@ from millpond.tables.answer import Answer, Count, Cut, Row, Rows
 from millpond.tables.buckets.answer import Series, Total
 from millpond.tables.failed import FailedValue, FailingValues, errors_of, free_name
 from millpond.tables.history.versions import Versions
+from millpond.tables.sql.answer import SqlAnswer
+from millpond.tables.sql.subscribe import SqlChange, SqlChanges
 from millpond.wire.answers import answer_json, members
-from millpond.wire.rows import row_writer, typed_columns
+from millpond.wire.rows import columns_writer, row_writer, typed_columns
 
 Cell = str | FailedValue | None
 """A value's text; None for NULL"""
@@ -108,6 +110,50 @@ def _write_estimates(definition: TableDefinition, found: Total | Series) -> None
     names = sorted({name for row in found if isinstance(row, Total) for name in row.estimates})
     if names:
         say(f"{', '.join(names)}: estimates; --json shows between which values the true ones lie")
+
+
+def write_sql(answer: SqlAnswer, *, as_json: bool) -> None:
+    """Write the rows of a statement; the footer has each batch that it reflects."""
+    types = answer.types()
+    if as_json:
+        write = columns_writer(types)
+        for row in answer:
+            write_json(write(row) or {})
+        write_json_footer({"cuts": [{"job": cut.job, "batch": cut.position.batch} for cut in answer.cuts]})
+        return
+    writers = [to_text(type_) for _, type_ in types]
+    names = [name for name, _ in types]
+    if answer.is_plan:
+        for line in str(answer.rows()[0]["plan"]).splitlines():
+            write_line(line)
+    else:
+        lines = ([None if v is None else w(v) for w, v in zip(writers, row, strict=True)] for row in answer.values())
+        write_texts(
+            names,
+            lines,
+            [GridColumn(n, t.kind in _RIGHT, t.kind in _RIGHT | _FORMS.keys(), _FORMS.get(t.kind, str)) for n, t in types],
+        )
+    for cut in answer.cuts:
+        write_footer(cut)
+
+
+def write_sql_changes(changes: SqlChanges, *, as_json: bool) -> None:
+    """Write what a batch changed in an answer: a line for each row, of an update `old → new` where a column differs."""
+    types = changes.answer.types()
+    if as_json:
+        write = columns_writer(types)
+        for change in changes:
+            old, new = (None if row is None else write(row) or {} for row in (change.old, change.new))
+            write_json({"batch": changes.batch, "kind": change.kind, "old": old, "new": new})
+        return
+    writers = [(name, to_text(type_)) for name, type_ in types]
+
+    def cell(name: str, write: Callable[[Any], str], change: SqlChange) -> str:
+        texts = ["NULL" if row[name] is None else write(row[name]) for row in (change.old, change.new) if row is not None]
+        return " → ".join(dict.fromkeys(texts))
+
+    lines = ([str(changes.batch), change.kind, *(cell(name, write, change) for name, write in writers)] for change in changes)
+    write_grid(["_batch", "_kind", *(name for name, _ in types)], lines)
 
 
 def write_versions(definition: TableDefinition, versions: Versions, *, as_json: bool) -> None:
@@ -281,14 +327,6 @@ def _text_columns(definition: TableDefinition) -> list[Column]:
 
 def _word(value: Json) -> str | None:
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
-
-
-def moment(milliseconds: int) -> str:
-    """UTC, to the millisecond; the number itself if no calendar has it."""
-    try:
-        return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (OverflowError, ValueError, OSError):
-        return f"{milliseconds} ms"
 
 
 def _age(seconds: float) -> str:

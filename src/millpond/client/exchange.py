@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from millpond.errors import CONDITIONS, PASSING, MillpondError, StorageError
+from millpond.errors import CONDITIONS, PASSING, MillpondError, ReplicaError, StorageError
 from millpond.schema.values import Json, decode_json, encode_json, with_floats
 from millpond.settings import ClientSettings
 
@@ -118,6 +118,11 @@ def unavailable(why: str) -> StorageError:
     return StorageError("SERVER_UNAVAILABLE", f"The server doesn't answer: {why}.", hint="Start it, or check the address.")
 
 
+def closed() -> ReplicaError:
+    """The caller has closed the client."""
+    return ReplicaError("REPLICA_CLOSED", "The connection to the server was closed.", hint="Connect again.")
+
+
 def not_a_server(why: str) -> StorageError:
     """Something answers that isn't a Millpond server."""
     return StorageError("NOT_A_SERVER", f"This isn't a Millpond server: {why}.", hint="Check the address, and proxies on the way.")
@@ -132,12 +137,17 @@ class Retries:
 
     def pause(self, error: MillpondError) -> float:
         """How long to wait before the next try.  Raises the error if there is none."""
-        self.tried += 1
-        settings = self.settings
-        if self.tried >= settings.tries or not may_pass(error):
+        pause = self.next_pause()
+        if pause is None or not may_pass(error):
             raise error
         wait: Any = error.context.get("retry_after_seconds")
-        if isinstance(wait, (int, float)):
-            return min(float(wait), settings.last_pause_seconds)
+        return min(float(wait), self.settings.last_pause_seconds) if isinstance(wait, (int, float)) else pause
+
+    def next_pause(self) -> float | None:
+        """How long to wait before the next try; None if there is none."""
+        self.tried += 1
+        settings = self.settings
+        if self.tried >= settings.tries:
+            return None
         pause: float = min(settings.last_pause_seconds, settings.first_pause_seconds * 2 ** (self.tried - 1))
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret: so that many clients don't come back in step

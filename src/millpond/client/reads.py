@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self
@@ -18,6 +18,7 @@ from urllib.parse import quote
 from msgspec import structs, to_builtins
 
 from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server, post, read_answer, read_facts
+from millpond.client.sql import ask_sql
 from millpond.errors import MillpondError, RequestError
 from millpond.replica.row_stamp import as_final, stamp, stamp_at_most
 from millpond.schema.convert import to_python
@@ -28,6 +29,7 @@ from millpond.schema.values import Json, encode_json, from_json, to_json
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Row, Rows
 from millpond.tables.buckets.answer import Series, Span, Total
+from millpond.tables.by_value.reads import By, parse_by
 from millpond.tables.failed import ERRORS, free_name, values_from_json
 from millpond.tables.finish.estimates import Estimate
 from millpond.tables.forms.frames import to_pandas, to_polars
@@ -37,7 +39,10 @@ from millpond.tables.history.reads import check_limit, check_when
 from millpond.tables.history.versions import Version, Versions
 from millpond.tables.job.bounds import ARRIVING, Bounds
 from millpond.tables.job.cut_token import CutToken
-from millpond.tables.scan.keys import Key, KeyReader, given_keys
+from millpond.tables.job.stored_rows import StoredRows, StoredSpan
+from millpond.tables.scan.keys import Key, KeyReader, given_keys, stored_values
+from millpond.tables.sql.answer import SqlAnswer
+from millpond.wire.aggregates import AggregatesAnswer, AggregateVersion
 from millpond.wire.answers import (
     AlignedAnswer,
     ChangeJson,
@@ -51,6 +56,7 @@ from millpond.wire.answers import (
     SavepointAnswer,
     SavepointsAnswer,
     SeriesAnswer,
+    StoredAnswer,
     TablesAnswer,
     TotalAnswer,
     VersionJson,
@@ -69,6 +75,7 @@ from millpond.wire.questions import (
     ListSeries,
     ListVersions,
     Question,
+    ReadStored,
     Scan,
     VerifySavepoint,
 )
@@ -78,8 +85,10 @@ ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 _DEFINITION = "millpond-definition"
 # Errors that an outdated definition may cause.
-_STALE = frozenset({"UNKNOWN_COLUMN", "NOT_A_KEY_COLUMN", "KEY_MISSING", "WRONG_TYPE", "INVALID_RANGE", "NO_WINDOW"})
+STALE = frozenset({"UNKNOWN_COLUMN", "NOT_A_KEY_COLUMN", "KEY_MISSING", "WRONG_TYPE", "INVALID_RANGE", "NO_WINDOW"})
 _TRIES = 4
+# Keys of these kinds, and not longer, are sent in the URL.
+_PLAIN, _URL_BYTES = frozenset({"string", "byte", "short", "integer", "long"}), 1000
 # A request for a table that doesn't exist yet waits so long; then the client asks again.
 _WAIT_SECONDS = 10.0
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -96,10 +105,32 @@ class Known:
         columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
         self._readers = [(c.name, from_json(c.type, column=c.name)) for c in columns]
         self._errors = free_name(ERRORS, definition.columns)
+        self._in_urls = _in_urls(definition) if self.keys.columns is not None else None
 
     def key(self, key: Any, columns: Key | None = None) -> dict[str, Json]:
         """A key, or a part of it, as JSON.  Raises as `Table.get`."""
         return {name: self._write(name, value) for name, value in self.keys.stored(self.keys.given(key, columns)).items()}
+
+    def query(self, key: Any, columns: Key | None = None) -> str | None:
+        """A whole key as the query of a URL; None if it is to be sent in a body.  Raises as `Table.get`."""
+        if self._in_urls is None:
+            return None
+        values, texts = self.key(key, columns), []
+        for column, name in self._in_urls:
+            value = values.get(column)
+            if type(value) is not str and type(value) is not int:  # also one that is missing
+                return None
+            try:
+                texts.append(f"{name}={quote(str(value), safe='')}")
+            except UnicodeEncodeError:
+                return None
+        query = "&".join(texts)
+        return query if len(texts) == len(values) and len(query) <= _URL_BYTES else None
+
+    def values(self, key: Any, columns: Key | None = None) -> dict[str, Json]:
+        """Values of any columns, as JSON.  Raises as `Table.top`."""
+        stored, types = stored_values(self.definition, self.keys.given(key, columns)), self.definition.types
+        return {name: to_json(types[name])(to_python(types[name])(value)) for name, value in stored.items()}
 
     def rows(self, answer: RowsAnswer) -> Rows:
         """The rows of an answer; an empty row for each key without one."""
@@ -128,7 +159,15 @@ class Known:
     def change(self, change: ChangeJson) -> RowChange:
         """A change."""
         old, new, final = (None if row is None else self._values(row) for row in (change.old, change.new, change.final))
-        return RowChange(kind=change.kind, batch=change.batch, first_batch=change.first_batch, old=old, new=new, final=final)
+        return RowChange(
+            kind=change.kind,
+            batch=change.batch,
+            first_batch=change.first_batch,
+            old=old,
+            new=new,
+            final=final,
+            repaired=change.repaired,
+        )
 
     def version(self, version: VersionJson) -> Version:
         """A version of a row."""
@@ -149,6 +188,19 @@ class Known:
         return write(convert(stored))
 
 
+def _in_urls(definition: TableDefinition) -> list[tuple[str, str]] | None:
+    """Each key column with its name as a URL has it; None if a value isn't plainly a text there."""
+    names = [column.name for column in definition.key]
+    if definition.many or any(name.startswith("_") or name.endswith("__isnull") for name in names):
+        return None
+    if any(column.type.kind not in _PLAIN for column in definition.key):
+        return None
+    try:
+        return [(name, quote(name, safe="")) for name in names]
+    except UnicodeEncodeError:
+        return None
+
+
 class ServerReads:
     """The reads of a server."""
 
@@ -156,6 +208,11 @@ class ServerReads:
         """The names of all tables that may be read, sorted."""
         reply = yield get("/tables")
         return [table["table"] for table in read_answer(reply, TablesAnswer).tables]
+
+    def described(self) -> Exchange[list[dict[str, Any]]]:
+        """All tables that may be read, each as the server describes it."""
+        reply = yield get("/tables")
+        return read_answer(reply, TablesAnswer).tables
 
     def ready(self, max_behind_seconds: float = 30.0) -> Exchange[tuple[bool, str]]:
         """Whether every job can be read and isn't further behind than this; if not, why."""
@@ -167,10 +224,35 @@ class ServerReads:
             return False, error.message
         return True, "ready"
 
+    def sql(
+        self,
+        statement: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | None = None,
+        *,
+        bounds: Bounds | None = None,
+        separate: bool = False,
+        at: int | str | None = None,
+    ) -> Exchange[SqlAnswer]:
+        """As `Pond.sql`; the server's limits hold.  Parameters are texts, numbers, lists of them, or None.
+
+        Raises:  as `Pond.sql`; SQL_ENDED, TOO_MANY_ANSWERS.
+        """
+        return ask_sql(statement, parameters, bounds=bounds, separate=separate, at=at)
+
     def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> Exchange[dict[str, int]]:
         """By table, the batch at which it has read the same input.  Raises as `Pond.at`."""
         reply = yield post("/at", Align(tables=list(tables), offsets=None if offsets is None else dict(offsets)))
         return {table.table: table.batch for table in read_answer(reply, AlignedAnswer).tables}
+
+    def versions(self, name: str | None = None) -> Exchange[list[AggregateVersion]]:
+        """The versions of one aggregate, or of all, by name and number: which is current, and how far each is.
+
+        Names whose versions can't be read are left out.
+
+        Raises:  UNKNOWN_VERSION, NOT_ALLOWED; CORRUPT_FILE of that one.
+        """
+        path = "/aggregates" if name is None else f"/aggregates/{_quoted(name)}"
+        return read_answer((yield get(path)), AggregatesAnswer).versions
 
     def savepoints(self) -> Exchange[SavepointsAnswer]:
         """All savepoints of the server's ponds.  Raises NOT_ALLOWED."""
@@ -226,6 +308,15 @@ class TableReads:
         self._as_of = AsOf()
 
     @property
+    def known(self) -> Known | None:
+        """The table's definition as the server last named it; None if it hasn't been asked."""
+        return self._definition.known
+
+    def forget(self) -> None:
+        """Ask for the definition again at the next read."""
+        self._definition.known = None
+
+    @property
     def known_definition(self) -> TableDefinition | None:
         """The table's definition; None if the server hasn't been asked for it."""
         return self._definition.known.definition if self._definition.known else None
@@ -245,17 +336,13 @@ class TableReads:
     def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Exchange[Self]:
         """As `Table.at`; the server says at once whether it has that batch."""
         check_when(batch, time, cut)
-        as_of = AsOf(batch=batch, time=None if time is None else _time(time), cut=cut, closed=self._as_of.closed)
+        as_of = AsOf(batch=batch, time=None if time is None else time_text(time), cut=cut, closed=self._as_of.closed)
         first = yield from self._meant(as_of).get_all(())
         return self._meant(as_of if cut is not None else structs.replace(as_of, batch=first.batch))
 
-    def as_of_batch(self, batch: int) -> Self:
-        """The table as of a batch that the server has confirmed."""
-        return self._meant(AsOf(batch=batch))
-
-    def as_of_cut(self, token: str) -> Self:
-        """The table as of a cut; the first read checks that it is of the same job."""
-        return self._meant(AsOf(cut=token))
+    def as_of(self, as_of: AsOf) -> Self:
+        """The table in a state that the server has confirmed, or that the first read checks."""
+        return self._meant(as_of)
 
     def cut(self, *, bounds: Bounds | None = None) -> Exchange[CutToken]:
         """As `Table.cut`."""
@@ -264,13 +351,26 @@ class TableReads:
         wait = 0.0 if bounds is None else bounds.wait_seconds
         reply = yield Request(method="GET", path=f"{self._path}/cut?{query}".rstrip("?"), wait_seconds=wait)
         answer = read_answer(reply, CutAnswer)
-        return CutToken(answer.cut, token=answer.cut_token, seconds=answer.seconds)
+        return CutToken(answer.cut, token=answer.cut_token, seconds=answer.seconds, state=answer.state)
 
     def get(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Row]:
         """As `Table.get`."""
+        is_newest = bounds is None and self._as_of == AsOf()
 
-        rows = yield from self._rows("rows:get", lambda known: Keys(keys=[known.key(key, columns)], bounds=bounds))
-        return rows[0]
+        def question(known: Known) -> Keys:
+            return Keys(keys=[known.key(key, columns)], bounds=bounds)
+
+        def request(known: Known) -> Request:
+            query = known.query(key, columns) if is_newest else None
+            # Servers answer a URL the quickest way.
+            return self._post("rows:get", question(known), JSON) if query is None else get(f"{self._path}/rows?{query}")
+
+        known, reply = yield from self._asked(request)
+        answer = read_answer(reply, RowsAnswer)
+        found = known.rows(answer)
+        if answer.more or len(found) > 1 or _DEFINITION not in reply.headers:  # the key may have other columns meanwhile
+            found = yield from self._rows("rows:get", question)
+        return found[0] if found else Row((), answer.cut, evicted=None if answer.maybe_evicted else bool(answer.evicted))
 
     def get_all(self, keys: Iterable[Any], *, bounds: Bounds | None = None) -> Exchange[Rows]:
         """As `Table.get_all`."""
@@ -302,6 +402,7 @@ class TableReads:
         *,
         start: Key | None = None,
         end: Key | None = None,
+        by: By | None = None,
         limit: int | None = None,
         reverse: bool = False,
         token: str | None = None,
@@ -309,12 +410,15 @@ class TableReads:
         **columns: Any,
     ) -> Exchange[Rows]:
         """As `Table.range`."""
+        order = None if by is None else list(parse_by(by))
 
         def question(known: Known) -> Scan:
+            encode = known.key if order is None else known.values
             return Scan(
-                key=known.key(key, columns),
-                start=known.key(start or {}),
-                end=known.key(end or {}),
+                key=encode(key, columns),
+                start=encode(start or {}),
+                end=encode(end or {}),
+                by=order,
                 limit=limit,
                 reverse=reverse,
                 token=token,
@@ -322,6 +426,20 @@ class TableReads:
             )
 
         return (yield from self._pages(question, limit, token))
+
+    def top(
+        self,
+        by: By,
+        /,
+        limit: int | None = 10,
+        *,
+        key: Any = None,
+        token: str | None = None,
+        bounds: Bounds | None = None,
+        **columns: Any,
+    ) -> Exchange[Rows]:
+        """As `Table.top`."""
+        return (yield from self.range(key, by=by, limit=limit, reverse=True, token=token, bounds=bounds, **columns))
 
     def windows(
         self,
@@ -350,6 +468,13 @@ class TableReads:
         _, reply = yield from self._ask("rows:count", lambda known: CountRows(key=known.key(key, columns), bounds=bounds))
         answer = read_answer(reply, CountAnswer)
         return Count(answer.count, answer.cut)
+
+    def stored_rows(self, span: StoredSpan | None, *, facts: bool = False, bounds: Bounds | None = None) -> Exchange[StoredRows]:
+        """As `Table.stored_rows`."""
+        question = ReadStored(span=span, facts=facts, bounds=bounds)
+        known, reply = yield from self._ask("rows:stored", lambda _: question)
+        answer = read_answer(reply, StoredAnswer)
+        return StoredRows(answer.rows, answer.cut, more=answer.more, facts=answer.facts, definition=known.digest)
 
     def changes(
         self,
@@ -426,7 +551,7 @@ class TableReads:
     ) -> Exchange[EventAnswer]:
         """As `Table.find_event`."""
         path = None if file is None else os.fspath(file)
-        time = None if event_time is None else _time(event_time)
+        time = None if event_time is None else time_text(event_time)
         event = FindEvent(offset=offset, file=path, line=line, event_time=time, bounds=bounds)
 
         def question(known: Known) -> FindEvent:
@@ -505,13 +630,17 @@ class TableReads:
 
     def _ask(self, route: str, question: Callable[[Known], Question], *, accept: str = JSON) -> Exchange[tuple[Known, Reply]]:
         """Ask with the table's definition; ask again if the server has a newer one."""
+        return self._asked(lambda known: self._post(route, question(known), accept))
+
+    def _asked(self, request: Callable[[Known], Request]) -> Exchange[tuple[Known, Reply]]:
+        """The same for any request."""
         fresh = self._definition.known is None
         for _ in range(_TRIES):
             known = yield from self.load()
             try:
-                reply = yield self._post(route, question(known), accept)
+                reply = yield request(known)
             except MillpondError as error:
-                if fresh or error.condition not in _STALE:
+                if fresh or error.condition not in STALE:
                     raise
                 self._definition.known, fresh = None, True
                 continue
@@ -559,16 +688,16 @@ class TableReads:
 
 def _when(when: int | dt.datetime | str | None) -> int | str | None:
     """A batch, or a time as text.  Raises WRONG_TYPE for what isn't one."""
-    return when if when is None or isinstance(when, int) else _time(when)
+    return when if when is None or isinstance(when, int) else time_text(when)
 
 
 def _edge(time: dt.datetime | str | None) -> str | None:
     """A time as text, if there is one."""
-    return None if time is None else _time(time)
+    return None if time is None else time_text(time)
 
 
-def _time(time: dt.datetime | str) -> str:
-    """The same of a time."""
+def time_text(time: dt.datetime | str) -> str:
+    """A time as a text that questions have."""
     return time if isinstance(time, str) else (_EPOCH + dt.timedelta(microseconds=time_micros(time))).isoformat()
 
 

@@ -9,23 +9,35 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import wraps
+from html import escape
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from millpond.client.exchange import Exchange
 from millpond.client.reads import ServerReads, TableReads
 from millpond.client.transport import Async, Waiting
-from millpond.errors import ReplicaError
+from millpond.errors import MillpondError
 from millpond.schema.definition.table import TableDefinition
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Answer
-from millpond.tables.forms.html import columns_text
+from millpond.tables.forms.html import columns_text, html_tables
 from millpond.tables.forms.protocols import ShownTable
 from millpond.tables.job.bounds import Bounds
-from millpond.tables.job.cut_token import CutToken
+from millpond.tables.job.cut_token import CutToken, cut_not_open
+from millpond.tables.sql.subscribe import (
+    AnswerAt,
+    NextBatch,
+    Pause,
+    SqlChanges,
+    Step,
+    run_steps,
+    run_steps_awaited,
+    subscribe,
+)
 from millpond.wire.answers import OperationAnswer
+from millpond.wire.questions import AsOf
 
 _FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.05, 2.0
 P = ParamSpec("P")
@@ -70,10 +82,10 @@ class _Table:
         return self._by(self._reads.with_closed())
 
     def _as_of_batch(self, batch: int) -> Self:
-        return self._by(self._reads.as_of_batch(batch))
+        return self._by(self._reads.as_of(AsOf(batch=batch)))
 
     def _as_of_cut(self, token: str) -> Self:
-        return self._by(self._reads.as_of_cut(token))
+        return self._by(self._reads.as_of(AsOf(cut=token)))
 
     def _by(self, reads: TableReads) -> Self:
         other = copy(self)
@@ -120,6 +132,7 @@ class RemoteTable(_Table, ShownTable):
     get_all = _of_table(TableReads.get_all)
     scan = _of_table(TableReads.scan)
     range = _of_table(TableReads.range)
+    top = _of_table(TableReads.top)
     windows = _of_table(TableReads.windows)
     count = _of_table(TableReads.count)
     to_arrow = _of_table(TableReads.to_arrow)
@@ -179,7 +192,7 @@ class _RemoteCut(Answer):
     @property
     def _token(self) -> str:
         if self._kept_cut is None:
-            raise ReplicaError("CUT_EXPIRED", "The cut isn't open.", hint="Write: with server.cut(…) as cut.")
+            raise cut_not_open("server")
         return self._kept_cut.token
 
 
@@ -212,7 +225,9 @@ class RemotePond:
         self._tables: dict[str, RemoteTable] = {}
 
     tables = _of_server(ServerReads.tables)
+    sql = _of_server(ServerReads.sql)
     ready = _of_server(ServerReads.ready)
+    versions = _of_server(ServerReads.versions)
     savepoints = _of_server(ServerReads.savepoints)
     savepoint = _of_server(ServerReads.savepoint)
     create_savepoint = _of_server(ServerReads.create_savepoint)
@@ -252,6 +267,13 @@ class RemotePond:
     def __repr__(self) -> str:
         return f"<RemotePond {self.uri}>"
 
+    def _repr_html_(self) -> str:
+        try:
+            tables = self._transport.run(ServerReads().described())
+        except MillpondError as error:
+            return f"<p>{escape(repr(self))}</p><p>{escape(str(error))}</p>"
+        return html_tables(((table["table"], table.get("job", ""), _columns_of(table)) for table in tables), self.uri)
+
     def cut(self, name: str, *, bounds: Bounds | None = None) -> RemoteCut:
         """One batch of one job for several reads and tables.
 
@@ -262,6 +284,22 @@ class RemotePond:
         Raises:  on entering the context: as a table's reads.
         """
         return RemoteCut(self, name, bounds)
+
+    def subscribe(
+        self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None, *, key: Sequence[str] | None = None
+    ) -> Iterator[SqlChanges]:
+        """As `Pond.subscribe`: the server is asked again when it has another batch."""
+
+        def do(step: Step) -> Any:
+            match step:
+                case AnswerAt():
+                    return self.sql(statement, parameters, at=step.batch)
+                case NextBatch():
+                    return self[step.table].get_all((), bounds=Bounds(min_batch=step.batch, wait_seconds=step.seconds))
+                case Pause():
+                    return time.sleep(step.seconds)
+
+        return run_steps(subscribe(key), do)
 
     def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> dict[str, RemoteTable]:
         """Tables of several jobs as of the same point of their input, by name.  As `Pond.at`."""
@@ -315,6 +353,7 @@ class AsyncRemoteTable(_Table):
     get_all = _awaited_of_table(TableReads.get_all)
     scan = _awaited_of_table(TableReads.scan)
     range = _awaited_of_table(TableReads.range)
+    top = _awaited_of_table(TableReads.top)
     windows = _awaited_of_table(TableReads.windows)
     count = _awaited_of_table(TableReads.count)
     to_arrow = _awaited_of_table(TableReads.to_arrow)
@@ -363,7 +402,9 @@ class AsyncRemotePond:
         self._tables: dict[str, AsyncRemoteTable] = {}
 
     tables = _awaited_of_server(ServerReads.tables)
+    sql = _awaited_of_server(ServerReads.sql)
     ready = _awaited_of_server(ServerReads.ready)
+    versions = _awaited_of_server(ServerReads.versions)
     savepoints = _awaited_of_server(ServerReads.savepoints)
     savepoint = _awaited_of_server(ServerReads.savepoint)
     create_savepoint = _awaited_of_server(ServerReads.create_savepoint)
@@ -402,6 +443,23 @@ class AsyncRemotePond:
         """As `RemotePond.cut`."""
         return AsyncRemoteCut(self, name, bounds)
 
+    def subscribe(
+        self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None, *, key: Sequence[str] | None = None
+    ) -> AsyncIterator[SqlChanges]:
+        """As `RemotePond.subscribe`: `async for changes in server.subscribe(…)`."""
+
+        async def do(step: Step) -> Any:
+            match step:
+                case AnswerAt():
+                    return await self.sql(statement, parameters, at=step.batch)
+                case NextBatch():
+                    bounds = Bounds(min_batch=step.batch, wait_seconds=step.seconds)
+                    return await self[step.table].get_all((), bounds=bounds)
+                case Pause():
+                    return await asyncio.sleep(step.seconds)
+
+        return run_steps_awaited(subscribe(key), do)
+
     async def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> dict[str, AsyncRemoteTable]:
         """As `RemotePond.at`."""
         batches = await self._transport.run(ServerReads().at(tables, offsets=offsets))
@@ -420,3 +478,10 @@ class AsyncRemotePond:
 
     async def __aexit__(self, *_error: object) -> None:
         await self.close()
+
+
+def _columns_of(table: Mapping[str, Any]) -> str:
+    """As `columns_text`, of a server's description; of a table that can't be read, why."""
+    if "error" in table:
+        return f"{table['error']['condition']}: {table['error']['message']}"
+    return ", ".join(f"{column['name']} {column['type']}{' (key)' if column['key'] else ''}" for column in table["columns"])

@@ -1,18 +1,23 @@
 """The main job: statistics of pages and visitors from a web server's log, as five queries in one pond.
 
-Five queries are five jobs with a checkpoint each, so answers of two of them name two batches.  All
-but `recent_minutes` have no watermark, so late events and duplicates count too.  Each function also
-takes a batch DataFrame, and then computes the same from scratch.
+`page_views` is declared: an `Aggregate` by page and event time.  The others are plain queries.  Five
+queries are five jobs with a checkpoint each, so answers of two of them name two batches.  All but
+`recent_minutes` count late events and duplicates too; in `page_views` an event counts at least in
+its day, which is kept for ever.  Each function also takes a batch DataFrame, or gives an aggregate
+that does, and then computes the same from scratch.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from millpond.spark.aggregate.declare import Aggregate
 from millpond.spark.start import start
 
 if TYPE_CHECKING:
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
 
 # `recent_minutes` leaves out events later than this; finished minutes leave Spark's state by then.
 WATERMARK = "10 minutes"
-_SOURCE_SECONDS = 30.0
+_SOURCE_SECONDS = 120.0
 _TRIES = 6
 _LATE = "Python worker failed to connect back"
 
@@ -35,18 +40,14 @@ def main_job(events: DataFrame, *, pond: str | Path, trigger: str | None = None,
     partitions:  of each query's state; None for the default of `start`.  A checkpoint keeps it for
                  ever.
     """
-    queries = {
-        "page_views": page_views(events),
-        "page_minutes": page_minutes(events),
-        "hosts": hosts(events),
-        "recent_minutes": recent_minutes(events),
-        "bad_lines": bad_lines(events),
-    }
+    plain = {"page_visitors": page_visitors, "hosts": hosts, "recent_minutes": recent_minutes, "bad_lines": bad_lines}
+    starts: list[Callable[..., Job]] = [partial(page_views().start, _requests(events))]
+    starts += [partial(start, query(events), table=table) for table, query in plain.items()]
     jobs: list[Job] = []
     try:
-        for table, query in queries.items():
+        for start_query in starts:
             for _ in range(_TRIES):
-                job = start(query, table=table, pond=pond, trigger=trigger, partitions=partitions)
+                job = start_query(pond=pond, trigger=trigger, partitions=partitions)
                 if not _source_was_late(job):
                     break
                 job.stop()
@@ -71,36 +72,31 @@ def _source_was_late(job: Job) -> bool:
     return not job.query.isActive and _LATE in str(job.query.exception())
 
 
-def page_views(events: DataFrame) -> DataFrame:
-    """By page: hits, bytes, exact and approximate number of different hosts, and hits by class of status.
-
-    A set of hosts per page would be one row that grows for ever and is rewritten with every hit.
-    Instead Spark's dropDuplicates keeps one small row per (page, host), spread over all partitions,
-    and passes on only the first event of each; these are counted beside the hits.  Both branches
-    start from one exchange by (page, host), which dropDuplicates needs anyway, so that each batch
-    reads the source once and not twice.
-    """
-    requests = _requests(events).select("page", "host", "status", "bytes").repartition("page", "host")
-    hits = requests.withColumn("hit", F.lit(1))
-    firsts = requests.dropDuplicates(["page", "host"]).withColumn("hit", F.lit(0))
-    hit = F.col("hit") == 1
-    return (
-        hits.unionByName(firsts)
-        .groupBy("page")
-        .agg(
-            F.count(F.when(hit, 1)).alias("hits"),
-            F.sum(F.when(hit, F.col("bytes"))).alias("bytes"),
-            F.count(F.when(~hit, 1)).alias("visitors"),
-            F.approx_count_distinct("host").alias("approx_visitors"),
-            *(F.count(F.when(hit & _status(n), 1)).alias(f"status_{n}xx") for n in (2, 3, 4, 5)),
-        )
+def page_views() -> Aggregate:
+    """By page and event time: hits, bytes, about how many hosts, and hits by class of status."""
+    classes = {f"status_{n}xx": F.col("status").between(n * 100, n * 100 + 99) for n in (2, 3, 4, 5)}
+    return Aggregate(
+        "page_views",
+        key=["page"],
+        event_time="time",
+        values={
+            "hits": F.count("*"),
+            "bytes": F.sum("bytes"),
+            "approx_visitors": F.approx_count_distinct("host"),
+            **{name: F.count(F.when(holds, 1)) for name, holds in classes.items()},
+        },
+        resolutions={"1 minute": "2 days", "1 hour": "90 days", "1 day": None},
     )
 
 
-def page_minutes(events: DataFrame) -> DataFrame:
-    """By page and minute of event time: hits and bytes."""
-    minute = F.date_trunc("minute", "time").alias("minute")
-    return _requests(events).groupBy("page", minute).agg(F.count("*").alias("hits"), F.sum("bytes").alias("bytes"))
+def page_visitors(events: DataFrame) -> DataFrame:
+    """By page: how many different hosts, exactly.
+
+    A set of hosts per page would be one row that grows for ever and is rewritten with every hit.
+    Instead Spark's dropDuplicates keeps one small row per (page, host), spread over all partitions.
+    """
+    firsts = _requests(events).select("page", "host").dropDuplicates(["page", "host"])
+    return firsts.groupBy("page").agg(F.count("*").alias("visitors"))
 
 
 def hosts(events: DataFrame) -> DataFrame:
@@ -138,7 +134,3 @@ def bad_lines(events: DataFrame) -> DataFrame:
 
 def _requests(events: DataFrame) -> DataFrame:
     return events.where(F.col("error").isNull())
-
-
-def _status(first_digit: int) -> F.Column:
-    return F.col("status").between(first_digit * 100, first_digit * 100 + 99)

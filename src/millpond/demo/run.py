@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _JVM_SECONDS = 20.0
-# A demo's state is small, and each partition of each of its seven state stores is a task in every
+# A demo's state is small, and each partition of each of its six state stores is a task in every
 # batch.
 DEMO_PARTITIONS = 2
 

@@ -40,6 +40,13 @@ _FUNCTIONS = {
     "order_keys": (_FLAG, "PNNPPPNNPNP"),
     "gather": (_FLAG, "PNNPPPNP"),
     "sort_newest": (_NUMBER, "PNNPPP"),
+    "hash_rows": (_FLAG, "PNNPPNNNPP"),
+    "write_records": (_FLAG, "PNPPPNPPPNNPPPP"),
+    "sum_rows": (_FLAG, "PNPPPNPPPNPP"),
+    "merge_records": (_NUMBER, "NPPPNP"),
+    "build_block": (_NUMBER, "PNNNNFPNPNP"),
+    "merge_items": (_NUMBER, "NPPFNP"),
+    "top_items": (_NUMBER, "PNFNNPPPP"),
 }
 _TYPES = {"N": _NUMBER, "F": _FLAG, "P": _POINTER}
 
@@ -71,6 +78,14 @@ class Library:
         self.row_json = with_lock.row_json
         self.row_json.restype = ctypes.py_object
         self.row_json.argtypes = [_TEXT, _NUMBER, _NUMBER, _POINTER, _NUMBER, _TEXT, _NUMBER, _TEXT, _NUMBER]
+        self.new_reader, self.allow_reader, self.new_table = with_lock.new_reader, with_lock.allow_reader, with_lock.new_table
+        self.new_reader.restype, self.new_reader.argtypes = ctypes.py_object, [ctypes.py_object, _POINTER, _POINTER]
+        self.allow_reader.restype = None
+        self.allow_reader.argtypes = [ctypes.py_object, ctypes.c_size_t, ctypes.c_double, ctypes.py_object]
+        self.end_reader = with_lock.end_reader
+        self.end_reader.restype, self.end_reader.argtypes = None, [ctypes.py_object]
+        self.new_table.restype = ctypes.py_object
+        self.new_table.argtypes = [ctypes.py_object, _TEXT, _POINTER, _POINTER, _TEXT, ctypes.py_object]
         self.new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
         self.new_bytes.restype, self.new_bytes.argtypes = ctypes.py_object, [_POINTER, ctypes.c_ssize_t]
 

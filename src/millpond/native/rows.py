@@ -76,13 +76,8 @@ def row_writer(columns: int, members: Sequence[Member]) -> WriteRow | None:
     native = library()
     if native is None:
         return None
-    alive: list[object] = []
-    table = (_Member * len(members))()
-    for place, member in enumerate(members):
-        sketch = _sketch(member.sketch, alive) if member.sketch is not None else None
-        table[place] = _Member(member.kind, member.place, member.width, len(member.name), member.name, sketch)
-    alive += [table, *members]
-    write_row, at, count = native.row_json, ctypes.addressof(table), len(members)
+    at, alive = packed_members(members)
+    write_row, count = native.row_json, len(members)
 
     def write(row: bytes, head: bytes, key: bytes | None, _alive: object = alive) -> bytes | None:
         size = -1 if key is None else len(key)
@@ -90,6 +85,17 @@ def row_writer(columns: int, members: Sequence[Member]) -> WriteRow | None:
         return written
 
     return write
+
+
+def packed_members(members: Sequence[Member]) -> tuple[int, list[object]]:
+    """The address of the members as an array in C, and all that it points into."""
+    alive: list[object] = []
+    table = (_Member * len(members))()
+    for place, member in enumerate(members):
+        sketch = _sketch(member.sketch, alive) if member.sketch is not None else None
+        table[place] = _Member(member.kind, member.place, member.width, len(member.name), member.name, sketch)
+    alive += [table, *members]
+    return ctypes.addressof(table), alive
 
 
 def _sketch(sketch: Sketch, alive: list[object]) -> int:

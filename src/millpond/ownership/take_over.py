@@ -9,7 +9,7 @@
    Elsewhere the copy lies under a new name in the job's folder, and one conditional write of
    job.json names it.
 3. Give the old one its lasting name; let the log of a file sink become the prepared one; put
-   definitions of the job's tables that were prepared into its folder; remove the rest and the
+   definitions of the job's tables and notes that were prepared into its folder; remove the rest and the
    journal.
 
 A command that was killed before the second step has changed nothing, and `finish` removes what it
@@ -45,7 +45,7 @@ _BOUNDS = FileBounds()
 # Whoever may write to the pond can write a journal, by which files are deleted: nothing but a
 # checkpoint of the job, and logs of file sinks.
 _NAMES = re.compile(r"[0-9a-f]+/(checkpoint(?:-[0-9]+)?)/checkpoint(?:-[0-9]+)?/\1(?:\.before-[0-9A-Za-z-]+)?")
-_PREPARED = re.compile(r"tables/[^/]+\.json|origin\.json")
+_PREPARED = re.compile(r"tables/[^/]+\.json|origin\.json|retention\.json")
 _LOGS = re.compile(r"([^\n]*/_spark_metadata)\n\1\.before-[0-9A-Za-z-]+")
 
 

@@ -27,9 +27,11 @@ from millpond.replica.history.keeper import (
     Gone,
     Keeper,
 )
+from millpond.replica.indexes import IndexedWrite, Indexes
 from millpond.replica.keys.codec import MAX_KEY_BYTES, KeyCodec, join_value, store_key
 from millpond.replica.keys.transcode import KeysTranscoder, Transcode, key_transcoder
 from millpond.replica.record import ReplicaRecord
+from millpond.schema.shard import Shard
 from millpond.schema.store import StoreSchema
 
 
@@ -56,12 +58,16 @@ def apply_batch(
     keeper: Keeper,
     before: ReplicaRecord,
     *,
+    indexes: Indexes,
     reads: int = 1,
+    shard: Shard | None = None,
 ) -> int:
     """Move a replica from the previous batch to `batch`; returns how many rows changed.
 
     before:  the replica's record
+    indexes: those of the replica
     reads:   how many change files to read at the same time
+    shard:   the partitions that the replica follows; None for all
     Raises:  FILE_GONE if a change file is missing: build again.  After any error, nothing was
              applied.
     """
@@ -69,23 +75,23 @@ def apply_batch(
     # Without new input, a batch doesn't change a row before it deletes the row.
     is_idle = batch.offsets == before.offsets
     hidden: set[str] = set()
-    for table, records, tells_all in _changes_of(reader, batch, tables, reads):  # 1
+    for table, records, tells_all in _changes_of(reader, batch, files_of(batch, tables, shard), reads):  # 1
         certain = is_idle or tells_all
         collect(table, records, changed[table.name], GONE if certain else GONE_UNSEEN)
         if not certain:
             hidden.add(table.name)
     check_still_committed(reader.storage, batch)  # 2
     with backend.write() as write:  # 3
-        write.set_record(keeper.write(write, batch, changed, before, hidden))
+        indexed = IndexedWrite(write, indexes) if indexes else write
+        write.set_record(keeper.write(indexed, batch, changed, before, hidden))
     return sum(len(changes) for changes in changed.values())
 
 
 def _changes_of(
-    reader: StateReader, batch: CommittedBatch, tables: list[ReplicaTable], reads: int
+    reader: StateReader, batch: CommittedBatch, files: list[tuple[int, list[ReplicaTable]]], reads: int
 ) -> Iterator[tuple[ReplicaTable, RowChunk | Iterable[Record], bool]]:
     """The changes of every table and partition, each with whether the batch wrote no others there."""
-    files = files_of(batch, tables)
-    if reads == 1 or len(files) == 1:
+    if reads == 1 or len(files) <= 1:
         for partition, sharing in files:
             yield from ((table, *read_changes(reader, batch, table.schema, partition)) for table in sharing)
         return
@@ -103,11 +109,12 @@ def _changes_of(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def files_of(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[int, list[ReplicaTable]]]:
-    """Every partition of every store, with its tables: column families of one store share files."""
+def files_of(batch: CommittedBatch, tables: list[ReplicaTable], shard: Shard | None = None) -> list[tuple[int, list[ReplicaTable]]]:
+    """Every partition of every store, or those of a shard, with its tables: column families of one store share files."""
     found: dict[tuple[int, str, int], tuple[int, list[ReplicaTable]]] = {}
     for table in tables:
-        for partition in partitions_of(batch, table.schema):
+        partitions = partitions_of(batch, table.schema)
+        for partition in partitions if shard is None else shard.partitions(len(partitions)):
             place = (table.schema.operator, table.schema.store, partition)
             found.setdefault(place, (partition, []))[1].append(table)
     return [found[place] for place in sorted(found)]

@@ -27,10 +27,12 @@ from millpond.checkpoint.state import StateReader
 from millpond.native.library import library
 from millpond.replica.apply import ReplicaTable, collect, files_of, plan_tables
 from millpond.replica.backends.base import Backend
+from millpond.replica.backends.table_names import table_names
 from millpond.replica.external_sort import RowSorter
-from millpond.replica.history.keeper import GONE, Changes, Gone, Keeper, put_rows, table_names, write_position
+from millpond.replica.history.keeper import GONE, Changes, Gone, Keeper, put_rows, write_position
 from millpond.replica.record import StoresRecord, make_record
 from millpond.replica.row_stamp import stamp_at_most
+from millpond.schema.shard import Shard
 from millpond.schema.store import StoreSchema
 
 Item = TypeVar("Item")
@@ -48,18 +50,20 @@ def build(
     chunk_rows: int,
     reads: int,
     progress: Progress,
+    shard: Shard | None = None,
 ) -> int:
     """Fill an empty backend with the whole state of `batch`; returns how many records were read.
 
     chunk_rows:  rows of a transaction
     reads:       how many partitions to read at the same time
+    shard:       which partitions to read; None for all
     Raises:      FILE_GONE if Spark cleaned a file up meanwhile: begin again with a newer batch, in
                  a new backend.
     """
     tables = plan_tables(stores.stores)
-    backend.create(table_names(t.name for t in tables))
+    backend.create(table_names(stores))
     build_ = _Build(reader, backend, batch, chunk_rows, progress)
-    build_.read(files_of(batch, tables), reads)  # 1
+    build_.read(files_of(batch, tables, shard), reads)  # 1
     check_still_committed(reader.storage, batch)  # 3
     backend.set_stores(stores)
     with backend.write() as write:  # 4

@@ -8,7 +8,9 @@
         closed.json, closed-*/    flushed expired rows: see `journal`
 
 The folder's name depends on the checkpoint's URI alone.  So after the job at a path is replaced,
-all readers of that path find the new generation.  A generation's record names its job.
+all readers of that path find the new generation.  A generation's record names its job.  The folder
+of a shard has the same name with `-shard-` and a hash of the shard, and that of another backend than
+LMDB one with a hash of the backend's name.
 
 Batches aren't synced to disk.  So files of another run of the machine aren't trusted, and LMDB
 doesn't open them.
@@ -24,6 +26,7 @@ import os
 import re
 import shutil
 import uuid
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ import msgspec
 
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, SetupError
 from millpond.schema.prepared import prepare
+from millpond.schema.shard import Shard
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds
 from millpond.storage import LocalStorage
@@ -58,6 +62,8 @@ class FollowerStatus(msgspec.Struct, kw_only=True):
     newest:           the newest committed batch that it saw, -1 if there was none
     oldest_commit_ns: when the first batch beyond the replica was committed, None if there was none
     kept:             the retention of each store, in words
+    requests:         that the follower has made since `started_at`, by kind; empty on a local disk
+    started_at:       seconds since 1970
 
     Readers of a replica whose checkpoint is on an object store make no requests: they use
     looked_at, newest and oldest_commit_ns.
@@ -73,18 +79,32 @@ class FollowerStatus(msgspec.Struct, kw_only=True):
     newest: int = -1
     oldest_commit_ns: int | None = None
     kept: dict[str, str] = {}
+    requests: dict[str, int] = {}
+    started_at: float = 0.0
 
 
 class ReplicaPlace:
     """The folder of one job's replica."""
 
-    def __init__(self, home: Path, checkpoint_uri: str) -> None:
-        digest = hashlib.sha256(checkpoint_uri.encode()).hexdigest()[:16]
+    def __init__(self, home: Path, checkpoint_uri: str, shard: Shard | None = None, backend: str = "lmdb") -> None:
         parts = [p for p in checkpoint_uri.split("/") if p and p != "checkpoint"]
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", parts[-1] if parts else "root")[:48]
-        self.path = home / "replicas" / f"{name}-{digest}"
+        kind = "" if shard is None else f"-shard-{_digest(shard.text)}"
+        kind += f"-{_digest(backend)}" if backend != "lmdb" else ""
+        self.path = home / "replicas" / f"{name}-{_digest(checkpoint_uri)}{kind}"
         self._files = LocalStorage(self.path, mode=FILE_MODE)
         self._lock: int | None = None
+
+    @classmethod
+    def all_of(cls, home: Path, checkpoint_uri: str) -> list[ReplicaPlace]:
+        """The folders that there are of a checkpoint's replicas: of the whole job, of shards, in all backends."""
+        whole = cls(home, checkpoint_uri)
+        found = [] if not whole.path.exists() else [whole]
+        for path in sorted(whole.path.parent.glob(f"{whole.path.name}-*")):
+            place = copy(whole)
+            place.path, place._files = path, LocalStorage(path, mode=FILE_MODE)
+            found.append(place)
+        return found
 
     def prepare(self) -> None:
         """Make the folder.  Raises REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM."""
@@ -196,6 +216,10 @@ class ReplicaPlace:
             hint="Choose a folder on a local disk that this user may write to, with --replica-dir or MILLPOND_HOME.",
             path=str(self.path),
         )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def file_system(path: Path) -> str:

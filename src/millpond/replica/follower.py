@@ -3,17 +3,19 @@
 One step:
 
 1. If this process doesn't follow, try to become the follower; another one may follow instead.
-2. If there is no generation, or only one of another format, boot or checkpoint: build.
+2. If there is no generation, or only one of another format, boot or checkpoint, or without the
+   indexes that are wanted: build.
 3. Check that it is still the same job (`identity`).  If not, refuse reads at once, and build.  If
    our batch was cleaned up, or the job rescaled: build.
-4. If commits/N+1 exists: apply it, and continue with the next.  If one of its files is missing:
-   build.
+4. If commits/N+1 exists, here or put aside: apply it, and continue with the next.  If one of its
+   files is missing: build.
 5. Otherwise wait, then poll again: on a local disk when the system reports a commit
    (`storage/watch.py`), or after milliseconds; on an object store, where a poll is two requests,
    after a tenth of the time since the last commit (0.25 to 3 seconds).
 
 To build: read the newest committed batch into a new generation, let it serve, mark the old one
-superseded, remove it.  Until then the old generation serves, unless the job was replaced.
+superseded, remove it.  Until then the old generation serves, unless the job was replaced.  Batches
+that commit meanwhile are put aside (`aside`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -31,16 +32,21 @@ from millpond.checkpoint.identity import judge
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.operators import metadata_path, read_stores
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
 from millpond.logs import EventLog, Trouble
 from millpond.replica.apply import apply_batch
+from millpond.replica.aside import Aside, AsideErrors, remove_all
 from millpond.replica.backends.base import Backend
-from millpond.replica.backends.lmdb import open_backend
+from millpond.replica.backends.choice import BackendChoice, choose_backend
+from millpond.replica.counts import Clock, FollowerCounts
 from millpond.replica.folder import FollowerStatus, ReplicaPlace
 from millpond.replica.generation import Generation, Generations
 from millpond.replica.history.keeper import Keeper
+from millpond.replica.indexes import WantedIndexes
 from millpond.replica.journal.writer import JournalCopy
 from millpond.replica.record import DAMAGED, StoresRecord
+from millpond.schema.shard import Shard
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage
 from millpond.storage.names import numbers
@@ -54,6 +60,11 @@ _STATUS_SECONDS = 0.25
 _LOCK_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 1.0
 _COUNT_SECONDS = 2.0
+_INDEXES_SECONDS = 1.0
+_BEHIND_SECONDS = 1.0
+# How often to look for commits to put aside, and from how many on a follower may be far behind.
+_ASIDE_SECONDS = 0.01
+_LONG_BEHIND = 4
 
 
 Retentions = Callable[[StoresRecord], Mapping[str, Retention]]
@@ -65,34 +76,6 @@ log = EventLog(__name__)
 _NOT_YET = frozenset({"NO_CHECKPOINT"})
 
 
-@dataclass(slots=True)
-class FollowerCounts:
-    """A follower's counts since it began."""
-
-    batches_applied: int = 0
-    rows_applied: int = 0
-    apply_seconds: float = 0.0
-    bootstraps: int = 0
-    bootstrap_records: int = 0
-    bootstrap_seconds: float = 0.0
-    errors: int = 0
-
-
-@dataclass(slots=True)
-class _Clock:
-    """Is due at most once in `seconds`."""
-
-    seconds: float
-    last: float = field(default=0.0)
-
-    def due(self) -> bool:
-        now = time.monotonic()
-        if now - self.last < self.seconds:
-            return False
-        self.last = now
-        return True
-
-
 class Follower:
     """Keeps the replica of one job up to date, in a thread of its own.
 
@@ -100,6 +83,10 @@ class Follower:
     on_backend:   called with each generation that begins to serve
     retention:    the retention of stores that differs from the settings
     wanted:       the retention that the replica's opener asked for, by table
+    indexes:      the indexes of stores
+    shard:        the partitions to follow; None for all
+    backend:      of replicas on disk
+    has_indexes:  whether the replica had all that were wanted when that was last looked at
     """
 
     def __init__(
@@ -112,6 +99,9 @@ class Follower:
         on_backend: Callable[[Backend], None],
         retention: Retentions | None = None,
         wanted: Wanted | None = None,
+        indexes: WantedIndexes | None = None,
+        shard: Shard | None = None,
+        backend: BackendChoice | None = None,
     ) -> None:
         self._storage = storage
         self._place = place
@@ -119,14 +109,19 @@ class Follower:
         self.polling = polling_of(storage, settings)
         self._on_backend = on_backend
         self._retention = retention or (lambda _stores: {})
+        self._backend = backend or choose_backend()
         self._generations = Generations(
             storage=storage,
             place=place,
             settings=settings,
             new_backend=new_backend,
             make_keeper=self._make_keeper,
+            wanted_indexes=indexes or (lambda _stores: {}),
             build_reads=self.polling.build_reads,
+            shard=shard,
+            open_backend=self._backend.open,
         )
+        self._shard = shard
         self._wanted = wanted
         self._ignored: dict[str, str] = {}
         self._trouble = Trouble(log, "follower", checkpoint=storage.uri)
@@ -137,19 +132,26 @@ class Follower:
         self._stepped = threading.Condition()
         self._begun = threading.Event()
         self._thread: threading.Thread | None = None
-        self._status_clock = _Clock(_STATUS_SECONDS)
-        self._folder_clock = _Clock(_FOLDER_SECONDS)
-        self._skipped_clock = _Clock(self.polling.check_seconds)
-        self._count_clock = _Clock(_COUNT_SECONDS)
+        self._status_clock = Clock(_STATUS_SECONDS)
+        self._folder_clock = Clock(_FOLDER_SECONDS)
+        self._skipped_clock = Clock(self.polling.check_seconds)
+        self._count_clock = Clock(_COUNT_SECONDS)
+        self._indexes_clock = Clock(_INDEXES_SECONDS)
+        self._aside_clock = Clock(_BEHIND_SECONDS)
+        self._aside: Aside | None = None
+        self._aside_errors = AsideErrors(storage.uri)
+        self._was_too_slow = False  # Spark deleted files that the last build needed
         self._applied_last = False
         self._missing: tuple[Batch, float] | None = None
-        self._readers_clock = _Clock(_READERS_SECONDS)
-        # Expired rows also outlive restarts of the machine.
-        self.journal = JournalCopy(place.path) if place is not None else None
-        self.status = FollowerStatus()
+        self._readers_clock = Clock(_READERS_SECONDS)
+        # Expired rows also outlive restarts of the machine; not those of a shard, which may be
+        # another's after the job was rescaled.
+        self.journal = JournalCopy(place.path) if place is not None and shard is None else None
+        self.status = FollowerStatus(started_at=time.time())
         self.counts = FollowerCounts()
         self.last_error: MillpondError | None = None
         self.following = False
+        self.has_indexes = True
 
     def start(self) -> None:
         """Begin, in a daemon thread."""
@@ -171,6 +173,7 @@ class Follower:
 
     def _let_go(self) -> None:
         self._generation = None
+        self._end_aside()
         if self.journal is not None:
             self.journal.close()
         if self._place is not None:
@@ -197,6 +200,8 @@ class Follower:
             **{name: getattr(self.counts, name) for name in FollowerCounts.__slots__},
             "journal_error": self.journal.error if self.journal is not None else None,
             "journal_errors": self.journal.errors if self.journal is not None else 0,
+            "aside_error": None if (failed := self._aside_errors.error) is None else str(failed) or repr(failed),
+            "aside_errors": self._aside_errors.errors,
         }
 
     # ------------------------------------------------------------ the loop
@@ -256,26 +261,35 @@ class Follower:
             if generation is None:
                 return self._build()
             self._serve(generation)
+            if generation.indexes is None:  # before a batch is applied without them
+                return self._build()
+            self._has_indexes(generation)
         verdict, stamp = judge(self._storage, generation.record, generation.job_id)  # 3
         if verdict == "replaced":
             self._refuse_reads(generation)
             return self._build()
-        if verdict in ("behind", "rescaled"):
+        following = Batch(generation.record.batch + 1)
+        reader = self._aside.reader(following, generation.reader) if self._aside is not None else None
+        if verdict == "rescaled" or (verdict == "behind" and reader is None):
             return self._build()
         if stamp is not None and stamp != generation.record.commit_stamp:
             self._restamp(generation, stamp.identity, stamp.modified_ns, stamp.size_bytes)
-        following = Batch(generation.record.batch + 1)
-        commit = self._storage.stamp(f"commits/{following}")
+        reader = reader or generation.reader
+        commit = reader.storage.stamp(f"commits/{following}")
         self._looked(generation.record.batch, commit)
         if commit is None:
             self._applied_last = False
+            self._end_aside()
+            self._aside_errors.over()
             if self._skipped_clock.due() and self._skipped(generation):
+                return self._build()
+            if (not self.has_indexes or self._indexes_clock.due()) and not self._has_indexes(generation):
                 return self._build()
             if self._readers_clock.due():
                 generation.backend.check_readers()
             self._well("following")
             return False
-        return self._apply(generation, following)  # 4
+        return self._apply(generation, following, reader)  # 4
 
     def _looked(self, batch: int, commit: FileStamp | None) -> None:
         """Record what a poll of the checkpoint has shown, for readers that don't poll."""
@@ -301,14 +315,20 @@ class Follower:
                 return False
             self.following = True
             self._place.clean()
+            remove_all(self._place.path)
         return True
 
     def _say_what_is_ignored(self) -> None:
         """Warn once if another process follows, and so decides on retention, with another one."""
         assert self._place is not None
-        if self._wanted is None or (path := self._place.current()) is None or (status := self._place.read_status()) is None:
+        if (
+            self._wanted is None
+            or not self._backend.is_shared
+            or (path := self._place.current()) is None
+            or (status := self._place.read_status()) is None
+        ):
             return
-        stores = open_backend(path, self._settings).stores()
+        stores = self._backend.open(path, self._settings).stores()
         for table, (store, retention) in ({} if stores is None else self._wanted(stores)).items():
             kept = status.kept.get(store)
             if kept is not None and kept not in (retention.words(), self._ignored.get(table)):
@@ -341,31 +361,35 @@ class Follower:
 
     def _leave(self) -> None:
         self._generation = None
+        self._end_aside()
         if self.journal is not None:
             self.journal.leave()
 
     def _make_keeper(self, stores: StoresRecord) -> Keeper:
         return Keeper(stores.stores, self._retention(stores), self._settings.retention)
 
-    def _apply(self, generation: Generation, number: Batch) -> bool:
+    def _apply(self, generation: Generation, number: Batch, reader: StateReader) -> bool:
         began = time.monotonic()
-        batch = read_batch(self._storage, number)
+        batch = read_batch(reader.storage, number)
         if (batch.settings.partitions, batch.settings.provider) != (generation.record.partitions, generation.record.provider):
             return self._build()  # repartitioned offline
         if self._has_other_stores(generation, number):
             return self._build()
+        assert generation.indexes is not None, "else it was built again"
         try:
             rows = apply_batch(
-                generation.reader,
+                reader,
                 generation.backend,
                 batch,
                 generation.tables,
                 generation.keeper,
                 generation.record,
+                indexes=generation.indexes,
                 reads=self.polling.apply_reads,
+                shard=self._shard,
             )
         except CheckpointError as error:
-            if error.condition != "FILE_GONE" or self._may_come_yet(batch, error):
+            if error.condition != "FILE_GONE" or (reader is generation.reader and self._may_come_yet(batch, error)):
                 raise
             return self._build()
         with generation.backend.snapshot() as snapshot:
@@ -374,6 +398,8 @@ class Follower:
         self.counts.rows_applied += rows
         self.counts.apply_seconds += (seconds := time.monotonic() - began)
         self._applied_last = True
+        self.counts.batches_aside += reader is not generation.reader
+        self._put_aside(batch, generation.stores)
         if self.status.newest <= number:
             self.status.oldest_commit_ns = None
         log.debug("batch.applied", checkpoint=self._storage.uri, batch=number, rows=rows, seconds=seconds)
@@ -420,6 +446,11 @@ class Follower:
         batches = committed_batches(self._storage)
         return bool(batches) and batches[-1] > generation.record.batch + 1 and generation.record.batch + 1 not in batches
 
+    def _has_indexes(self, generation: Generation) -> bool:
+        """Whether a generation has the indexes that are wanted now."""
+        self.has_indexes = self._generations.has_all_indexes(generation)
+        return self.has_indexes
+
     def _restamp(self, generation: Generation, identity: str, modified_ns: int, size_bytes: int) -> None:
         """Record the new stamp of files that were copied with the same content."""
         record = msgspec.structs.replace(
@@ -438,6 +469,42 @@ class Follower:
     def _set_status(self, generation: Generation, status: str) -> None:
         with generation.backend.write() as write:
             write.set_record(msgspec.structs.replace(generation.record, status=status))
+
+    # ------------------------------------------------------------ batches put aside
+
+    def _begin_aside(self, batch: CommittedBatch, stores: StoresRecord, *, whole: bool) -> StateReader | None:
+        """Put aside the batches after this one; returns a reader of its state if that is put aside as well."""
+        self._end_aside()
+        if self._place is None:
+            return None
+        settings = self._settings
+        self._aside = Aside(
+            self._storage,
+            self._place.path,
+            batch,
+            stores.stores,
+            shard=self._shard,
+            most_bytes=settings.aside_bytes,
+            pause_seconds=settings.remote_poll_seconds if self.polling.shared else _ASIDE_SECONDS,
+            threads=self.polling.build_reads,
+            errors=self._aside_errors,
+        )
+        return self._aside.begin(whole=whole, copy=self._was_too_slow)
+
+    def _put_aside(self, batch: CommittedBatch, stores: StoresRecord) -> None:
+        """Put batches aside if the replica, at this batch, has fallen so far behind that Spark may delete the next ones."""
+        if self._place is None or self._aside is not None or not self._aside_clock.due():
+            return
+        if self.polling.shared and self.status.newest - batch.batch < _LONG_BEHIND:  # a list would be a request
+            return
+        batches = committed_batches(self._storage)
+        if len(batches) >= _LONG_BEHIND and batch.batch < batches[len(batches) // 2]:
+            self._begin_aside(batch, stores, whole=False)
+
+    def _end_aside(self) -> None:
+        if self._aside is not None:
+            self._aside.end()
+            self._aside = None
 
     # ------------------------------------------------------------ building
 
@@ -459,11 +526,21 @@ class Follower:
             if self._stop.is_set():
                 raise ReplicaError("REPLICA_CLOSED", "The replica was closed while it was built.", hint="Open the pond again.")
 
-        built, records = self._generations.build(batch, stores, ended, progress)
+        reader = self._begin_aside(batch, stores, whole=True)
+        if reader is not None:
+            batch = read_batch(reader.storage, batch.batch)
+        try:
+            built, records = self._generations.build(batch, stores, ended, progress, reader)
+            self._was_too_slow = False
+        except BaseException as error:
+            self._end_aside()
+            self._was_too_slow = isinstance(error, CheckpointError) and error.condition == "FILE_GONE"
+            raise
         self._generation = None
         if self._place is not None and built.path is not None:
             self._place.publish(built.path)
         self._serve(built)
+        self._has_indexes(built)
         if ended is not None:
             self._set_status(ended, "superseded")
         if self._place is not None:
@@ -494,4 +571,5 @@ class Follower:
         due = state == "building" or self.polling.shared
         self.status.state, self.status.error, self.status.pid = state, error, os.getpid()
         if self._place is not None and (changed or now or (due and self._status_clock.due())):
+            self.status.requests = dict(self._storage.requests)
             self._place.write_status(self.status)

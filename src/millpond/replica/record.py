@@ -10,12 +10,15 @@ import msgspec
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import UnreadStore
 from millpond.checkpoint.position import Batch, Position
+from millpond.schema.shard import Shard
 from millpond.schema.store import StoreSchema, parse_store
 from millpond.storage import FileStamp
 
 # A replica with another number is built again. If the format of keys or values changes, change
 # `journal.FORMAT` too.
 FORMAT = 4
+# The same with indexes, which older versions wouldn't keep up to date.
+FORMAT_WITH_INDEXES = 5
 # The conditions of a store that may become readable later: missing, incomplete or damaged files.
 DAMAGED = frozenset({"FILE_GONE", "INCOMPLETE_FILE", "CORRUPT_FILE"})
 
@@ -112,11 +115,26 @@ class _StoresFormat(msgspec.Struct, frozen=True):
 _parse_format = msgspec.json.Decoder(_StoresFormat).decode
 
 
+class IndexRecord(msgspec.Struct, frozen=True):
+    """An index of a store.
+
+    digest:  of all that decides its entries; a table of another meaning has another one
+    """
+
+    columns: tuple[str, ...]
+    digest: str
+
+
+IndexRecords = dict[str, tuple[IndexRecord, ...]]
+"""by store"""
+
+
 class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The stores of a replica, which never change.
 
     lineage:  the same for all replicas of one run of a job, if each carried over the history of the
               one before
+    shard:   the partitions that it follows, as `parse_shard` reads them; empty for all
     """
 
     format: int
@@ -125,6 +143,8 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     stores: list[StoreSchema]
     unread: list[UnreadField]
+    indexes: IndexRecords = {}
+    shard: str = ""
 
     def operators(self) -> set[int]:
         """Spark's ids of its operators, also of those that can't be read."""
@@ -154,9 +174,14 @@ def make_record(batch: CommittedBatch) -> ReplicaRecord:
 
 
 def make_stores_record(
-    job_id: str, checkpoint: str, stores: list[StoreSchema], unread: list[UnreadStore], lineage: str | None = None
+    job_id: str,
+    checkpoint: str,
+    stores: list[StoreSchema],
+    unread: list[UnreadStore],
+    lineage: str | None = None,
+    shard: Shard | None = None,
 ) -> StoresRecord:
-    """The stores of a new replica; `lineage` if it continues another one's."""
+    """The stores of a new replica without indexes; `lineage` if it continues another one's."""
     return StoresRecord(
         format=FORMAT,
         job_id=job_id,
@@ -166,7 +191,19 @@ def make_stores_record(
         unread=[
             UnreadField(u.operator, u.operator_name, u.store, u.error.condition, u.error.message, u.error.hint) for u in unread
         ],
+        shard="" if shard is None else shard.text,
     )
+
+
+encode_record = msgspec.json.Encoder().encode
+"""a `ReplicaRecord` as JSON"""
+decode_record = msgspec.json.Decoder(ReplicaRecord).decode
+"""the reverse"""
+
+
+def with_indexes(record: StoresRecord, indexes: IndexRecords) -> StoresRecord:
+    """The same stores with these indexes."""
+    return msgspec.structs.replace(record, format=FORMAT_WITH_INDEXES if indexes else FORMAT, indexes=indexes)
 
 
 def encode_stores(record: StoresRecord) -> bytes:
@@ -176,7 +213,7 @@ def encode_stores(record: StoresRecord) -> bytes:
 
 def parse_stores(data: bytes) -> StoresRecord | None:
     """The reverse; None if a replica of another format wrote it."""
-    if not data or _parse_format(data).format != FORMAT:
+    if not data or _parse_format(data).format not in (FORMAT, FORMAT_WITH_INDEXES):
         return None
     record = _parse_record(data)
     stores = [parse_store(store) for store in record.stores]
@@ -192,6 +229,8 @@ class _Written(msgspec.Struct, kw_only=True):
     checkpoint: str
     stores: list[dict[str, Any]]
     unread: list[UnreadField]
+    indexes: IndexRecords = {}
+    shard: str = ""
 
 
 _parse_record = msgspec.json.Decoder(_Written).decode

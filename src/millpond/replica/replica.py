@@ -15,14 +15,19 @@ from millpond.checkpoint.identity import judge, replaced_error
 from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.position import Batch
 from millpond.errors import CONDITIONS, PASSING, MillpondError, ReplicaError, StorageError
+from millpond.native.lookup import Reader
 from millpond.replica.backends.base import Backend, Snapshot
-from millpond.replica.backends.lmdb import open_backend
+from millpond.replica.backends.choice import BackendChoice, choose_backend
+from millpond.replica.backends.lmdb import LmdbBackend, LmdbSnapshot
 from millpond.replica.backends.memory import MemoryBackend
 from millpond.replica.folder import FollowerStatus, ReplicaPlace
 from millpond.replica.follower import Follower, Retentions, Wanted
+from millpond.replica.indexes import WantedIndexes
 from millpond.replica.record import ReplicaRecord, StoresRecord
+from millpond.schema.shard import Shard
 from millpond.settings import ReplicaSettings
 from millpond.storage import FileStamp, Storage
+from millpond.storage.polling import until_answered
 
 MEMORY = "memory://"
 Serving = tuple[Backend, StoresRecord]
@@ -133,10 +138,17 @@ class Replica:
         follow: bool = True,
         retention: Retentions | None = None,
         wanted: Wanted | None = None,
+        indexes: WantedIndexes | None = None,
+        shard: Shard | None = None,
+        backend: BackendChoice | None = None,
     ) -> None:
+        """A replica of a job, or of some of its partitions; `backend` keeps it unless it is in memory."""
+        self._backend = backend or choose_backend()
         self._storage = storage
+        self.shard = shard
         self._settings = settings
         self._serving: Serving | None = None
+        self._reader: tuple[LmdbBackend, Reader | None] | None = None
         self._looked: tuple[ReplicaRecord, Newer, float] | None = None
         self._foreign: tuple[FollowerStatus | None, float] | None = None
         self._unanswered_until = 0.0
@@ -145,7 +157,7 @@ class Replica:
         self._accepted: tuple[int, FileStamp | None] | None = None
         self._closed = False
         in_memory = str(home) == MEMORY
-        self._place = None if in_memory else ReplicaPlace(Path(home), storage.uri)
+        self._place = None if in_memory else ReplicaPlace(Path(home), storage.uri, shard, self._backend.name)
         self._follower: Follower | None = None
         if follow or in_memory:
             self._follower = Follower(
@@ -156,6 +168,9 @@ class Replica:
                 on_backend=self._serve_from,
                 retention=retention,
                 wanted=wanted,
+                indexes=indexes,
+                shard=shard,
+                backend=self._backend,
             )
             self._follower.start()
 
@@ -183,6 +198,36 @@ class Replica:
             snapshot.__exit__()
             raise
 
+    def reader(self, view: View) -> tuple[Reader, int, float] | None:
+        """Compiled code that reads the newest batch, given a view of it.
+
+        Its transaction may be read until the time that follows, by the monotonic clock: then the
+        checkpoint is to be polled again.  None if there is no such code for this replica.
+        """
+        rows, looked = view.rows, self._looked
+        if not isinstance(rows, LmdbSnapshot) or not view.is_own:
+            return None
+        known = self._reader
+        if known is None or known[0] is not rows.backend:
+            with self._lock:
+                if self._serving is None or self._serving[0] is not rows.backend:
+                    return None
+                self._end_reader()
+                known = self._reader = rows.backend, rows.backend.reader(rows)
+        if known[1] is None:
+            return None
+        if self._storage.is_remote:
+            return known[1], rows.transaction.id(), time.monotonic() + _LOOK_SECONDS
+        if looked is None or looked[0] is not view.record:
+            return None
+        return known[1], rows.transaction.id(), looked[2] + _LOOK_SECONDS
+
+    def _end_reader(self) -> None:
+        """Let go of the environment, which may then be closed."""
+        known, self._reader = self._reader, None
+        if known is not None and known[1] is not None:
+            known[1].end()
+
     def wait_until_begun(self, timeout_seconds: float) -> None:
         """Return when this replica follows, or can't follow; or after the timeout."""
         if self._follower is not None:
@@ -203,6 +248,7 @@ class Replica:
         with self._lock:
             if self._serving is ended:
                 self._serving = None
+                self._end_reader()
                 self._replaced_at = record.batch if record.status == "replaced" else None
         return self._serving or self._attach()
 
@@ -278,10 +324,10 @@ class Replica:
 
         A job without a committed batch counts as caught up.
 
-        Raises:  the follower's error, if it can't continue; REPLICA_BEHIND after the timeout.
+        Raises:  the follower's error, if it can't continue; REPLICA_BEHIND or STORAGE_UNAVAILABLE after the timeout.
         """
         deadline = time.monotonic() + timeout_seconds
-        goal, began = self._newest_committed(), time.monotonic()
+        goal, began = until_answered(self._newest_committed, deadline), time.monotonic()
         if goal is None:
             return
         errors = self._follower.counts.errors if self._follower is not None else 0
@@ -290,7 +336,9 @@ class Replica:
             self.wait_until_begun(timeout_seconds)  # from then on, the requested retention applies
         while True:
             reached, problem = self._reached()
-            if reached is not None and reached >= goal:
+            follower = self._follower
+            has_indexes = follower is None or not follower.following or follower.has_indexes
+            if reached is not None and reached >= goal and has_indexes:
                 return
             # Only errors since this call count: the cause of an earlier one may be mended.
             own = self._follower is not None and self._follower.following
@@ -328,8 +376,9 @@ class Replica:
         return {
             "path": str(self._place.path) if self._place is not None else MEMORY,
             "size_bytes": serving[0].size_bytes() if serving is not None else 0,
-            "requests": dict(self._storage.requests),
             **follower,
+            "requests": dict(self._storage.requests),
+            "transferred": dict(self._storage.transferred),
         }
 
     def close(self) -> None:
@@ -337,7 +386,9 @@ class Replica:
         self._closed = True
         if self._follower is not None:
             self._follower.stop()
-        self._serving = None
+        with self._lock:
+            self._serving = None
+            self._end_reader()
 
     # ------------------------------------------------------------ finding a generation
 
@@ -345,6 +396,8 @@ class Replica:
         stores = backend.stores()
         assert stores is not None
         with self._lock:
+            if self._reader is not None and self._reader[0] is not backend:
+                self._end_reader()
             self._serving = (backend, stores)
             self._replaced_at = None
 
@@ -352,8 +405,15 @@ class Replica:
         if self._closed:
             raise ReplicaError("REPLICA_CLOSED", "The pond was closed.", hint="Open it again.")
         if self._place is not None and (path := self._place.current()) is not None:
+            if not self._backend.is_shared and (self._follower is None or not self._follower.following):
+                raise ReplicaError(
+                    "REPLICA_NOT_SHARED",
+                    f"The backend {self._backend.name} keeps a replica for one process, the one that follows.",
+                    hint="Ask that process, such as `millpond serve`; or use another --replica-dir, or the backend lmdb.",
+                    backend=self._backend.name,
+                )
             try:
-                backend = open_backend(path, self._settings)
+                backend = self._backend.open(path, self._settings)
             except FileNotFoundError:
                 raise self._why_nothing() from None  # superseded between two looks
             stores = backend.stores()

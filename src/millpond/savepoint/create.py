@@ -23,12 +23,12 @@ from millpond.catalogue import JobFolder, find_job, savepoints_folder
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, newest_committed, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
+from millpond.checkpoint.restart_files import RestartFile, restart_files
 from millpond.errors import CheckpointError, MillpondError, SavepointError
 from millpond.savepoint.describe import describe_batch
 from millpond.savepoint.in_place.file_sink import SINK, check_upto, log_of
 from millpond.savepoint.manage.folder import check_free, claim, list_savepoints, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, check_savepoint_name
-from millpond.savepoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress, do_each, threads_between
 from millpond.settings import FileBounds

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from millpond.catalogue import JobFolder
 from millpond.checkpoint.log import CommittedBatch, job_id, read_conf
 from millpond.checkpoint.operators import read_operator_files
+from millpond.checkpoint.restart_files import RestartFile
 from millpond.savepoint.manifest import Manifest, PartitionState, SavepointFile
 from millpond.savepoint.origin import read_origin
-from millpond.savepoint.restart_files import RestartFile
 from millpond.savepoint.rows import PartitionId
 from millpond.schema.definition.operator_name import Entry
 from millpond.storage import Storage

@@ -18,10 +18,10 @@ from typing import Any
 
 from millpond.checkpoint.log import read_commit, with_offsets
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.restart_files import log_offset
 from millpond.checkpoint.source_files import LoggedFile, iter_logged, newest_compact, write_entry
 from millpond.errors import CheckpointError, ReplicaError
 from millpond.savepoint.manifest import Savepoint
-from millpond.savepoint.restart_files import log_offset
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage

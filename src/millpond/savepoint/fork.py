@@ -80,15 +80,25 @@ class ForkPlan:
         claimed = folder.storage.create(_CLAIM, json.dumps({"writer": uuid.uuid4().hex}).encode())  # 1
         if not claimed:
             raise _exists(folder, "is being made by another command, or one was killed in making it")
-        with leased(folder.storage, "millpond fork"):  # nobody starts the job meanwhile
-            try:
-                restore_files(self.savepoint, folder.open_checkpoint(), str(uuid.uuid4()), progress, self.form)  # 2
-                restore_tables(folder, self.savepoint.manifest, self.table)  # 3
-                made = create_job(self.pond, self.job)  # 4
-            except BaseException:
-                folder.storage.delete_all()
-                raise
-            folder.storage.delete(_CLAIM)
+        is_begun = False
+        try:
+            with leased(folder.storage, "millpond fork"):  # nobody starts the job meanwhile
+                is_begun = True
+                return self._fill(folder, progress)
+        except BaseException:
+            if not is_begun:
+                folder.storage.delete(_CLAIM)
+            raise
+
+    def _fill(self, folder: JobFolder, progress: Progress | None) -> JobFolder:
+        try:
+            restore_files(self.savepoint, folder.open_checkpoint(), str(uuid.uuid4()), progress, self.form)  # 2
+            restore_tables(folder, self.savepoint.manifest, self.table)  # 3
+            made = create_job(self.pond, self.job)  # 4
+        except BaseException:
+            folder.storage.delete_all()
+            raise
+        folder.storage.delete(_CLAIM)
         return made
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from millpond.checkpoint.log import CommittedBatch, read_batch
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.restart_files import restart_files
 from millpond.errors import CheckpointError, MillpondError
 from millpond.savepoint.manifest import CHECKPOINT, Savepoint
-from millpond.savepoint.restart_files import restart_files
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress
 from millpond.settings import FileBounds

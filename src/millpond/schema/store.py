@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from millpond.schema.types import Field, parse_fields, struct_of
 
 KeyEncoder = Literal["plain", "prefix", "range", "time_first", "time_last"]
+PANDAS_TRANSFORM = "transformWithStateInPandasExec"
 Variable = Literal["", "value", "list", "map", "timer"]
 
 

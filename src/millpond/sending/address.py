@@ -54,6 +54,12 @@ def open_target(to: str, shape: Shape, options: Mapping[str, str]) -> Target:
             from millpond.sending.webhook import WebhookTarget
 
             return WebhookTarget(to, shape, options=options)
+        case "s3" | "s3a" | "gs" | "az" | "abfs" | "abfss" | "azure":
+            raise _wrong(
+                to,
+                "files go to a disk of this machine, and not to a bucket",
+                "Write file:///FOLDER, and let another program copy the files whose names don't begin with a dot.",
+            )
     raise _wrong(to, "it has no scheme that is known", "Begin it with kafka://, file://, postgresql://, sqlite:// or https://.")
 
 

@@ -20,6 +20,7 @@ def change_schema(shape: Shape) -> Any:
     pa = pyarrow()
     row = pa.struct([pa.field(name, arrow_type(pa, type_)) for name, type_ in typed_columns(shape.definition)])
     facts = [pa.field("kind", pa.string()), pa.field("batch", pa.int64()), pa.field("first_batch", pa.int64())]
+    facts += [pa.field("repaired", pa.bool_())]
     return pa.schema([*facts, *(pa.field(name, row) for name in _ROWS), pa.field("run", pa.int64()), pa.field("whole", pa.bool_())])
 
 
@@ -43,7 +44,7 @@ class ParquetPart:
 
         arrays = [
             self._pa.array([getattr(change, fact) for change in changes], self._schema.field(fact).type)
-            for fact in ("kind", "batch", "first_batch")
+            for fact in ("kind", "batch", "first_batch", "repaired")
         ]
         arrays += [self._pa.array(rows(which), names) for which in _ROWS]
         arrays += [self._pa.array([part.run] * len(changes), self._pa.int64()), self._pa.array([part.whole] * len(changes))]

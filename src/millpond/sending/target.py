@@ -107,7 +107,7 @@ class Shape:
     def change_json(self, change: RowChange, part: Part) -> bytes:
         """A change as a JSON object, with the members that `changes` has over HTTP, and `run` and `whole`."""
         old, new, final = (None if row is None else self._row(row) for row in (change.old, change.new, change.final))
-        said = {"kind": change.kind, "batch": change.batch, "first_batch": change.first_batch}
+        said = {"kind": change.kind, "batch": change.batch, "first_batch": change.first_batch, "repaired": change.repaired}
         return encode_json({**said, "old": old, "new": new, "final": final, "run": part.run, "whole": part.whole})
 
 

@@ -1,9 +1,6 @@
 """A webhook: each transaction's changes as signed requests, one after the other.  The only user of httpx here.
 
-    POST, JSON: {"type": "millpond.changes", "table", "changes": […]}
-    webhook-id          the same for the same changes, also when they are sent again
-    webhook-timestamp   seconds since 1970
-    webhook-signature   v1,BASE64(HMAC-SHA256(secret, "ID.TIMESTAMP.BODY")), as Standard Webhooks say
+    POST, JSON: {"type": "millpond.changes", "table", "changes": […]}, signed (`wire/signature.py`)
 
 HTTP has no transactions: a request whose answer is lost is sent again, so the receiver must leave
 out ids that it has seen.  One request at a time keeps the order, of each key and of all.  The
@@ -12,11 +9,8 @@ position is in a file here, and is written after the last request of a batch.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import fcntl
 import hashlib
-import hmac
 import os
 import time
 from collections.abc import Mapping
@@ -29,10 +23,10 @@ from millpond.schema.values import encode_json
 from millpond.sending.target import Part, SentPosition, Shape, Target, decode_position
 from millpond.storage import open_storage
 from millpond.tables.history.changes import RowChange
+from millpond.wire.signature import parse_secret, sign
 
 REQUEST_CHANGES = 500
 _SECONDS = 30.0
-_PREFIX = "whsec_"
 # The receiver says: not now.
 _LATER = frozenset({408, 409, 425, 429})
 
@@ -48,7 +42,9 @@ class WebhookTarget(Target):
         unknown = [name for name in options if name not in ("secret", "positions") and not name.startswith("header.")]
         if unknown:
             raise RequestError("INVALID_REQUEST", f"A webhook has no option {unknown[0]!r:.60}.", hint="See docs/send.md.")
-        self._secret = _parse_secret(options.get("secret", os.environ.get("MILLPOND_WEBHOOK_SECRET", "")))
+        self._secret = parse_secret(
+            options.get("secret", os.environ.get("MILLPOND_WEBHOOK_SECRET", "")), "the file of --target-options"
+        )
         self._headers = {name.removeprefix("header."): value for name, value in options.items() if name.startswith("header.")}
         self._address = address
         digest = hashlib.sha256(address.encode()).hexdigest()[:16]
@@ -131,26 +127,6 @@ class WebhookTarget(Target):
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-def sign(secret: bytes, identity: str, stamp: str, body: bytes) -> str:
-    """The signature of a request, as Standard Webhooks say."""
-    digest = hmac.new(secret, b"%b.%b.%b" % (identity.encode(), stamp.encode(), body), hashlib.sha256).digest()
-    return "v1," + base64.b64encode(digest).decode()
-
-
-def _parse_secret(text: str) -> bytes:
-    try:
-        secret = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
-    except binascii.Error:
-        secret = b""
-    if len(secret) < 16:
-        raise RequestError(
-            "INVALID_REQUEST",
-            "A webhook needs a secret of at least 16 bytes, in base64, to sign what it sends.",
-            hint="Set MILLPOND_WEBHOOK_SECRET, or `secret` in the file of --target-options: whsec_$(openssl rand -base64 24).",
-        )
-    return secret
 
 
 def _state_folder() -> Path:

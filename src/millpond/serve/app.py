@@ -21,24 +21,32 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
 from millpond.errors import MillpondError, ReplicaError, RequestError
+from millpond.operate.answers import ListSamples
 from millpond.schema.definition.table import TableDefinition
-from millpond.serve import replies
 from millpond.serve.access.access import Access
 from millpond.serve.access.gate import gate
-from millpond.serve.access.tokens import EVERYBODY, Reader, SavepointRight
+from millpond.serve.access.tokens import EVERYBODY, Reader, SavepointRight, check_may_read
+from millpond.serve.answers import replies
+from millpond.serve.answers.sql import NoteStatement, SqlCall, answer_sql, note_nothing, opening_here
+from millpond.serve.answers.sql_events import Subscription, stream_sql
+from millpond.serve.answers.tables import Call, answer_call
 from millpond.serve.asked import read_plain, read_question
+from millpond.serve.console import files
+from millpond.serve.formats import EVENTS, choose_format
 from millpond.serve.forwarding import Neighbours
 from millpond.serve.metrics.counts import Meter
 from millpond.serve.openapi import openapi
 from millpond.serve.operations import Operations
-from millpond.serve.patience import Patience
 from millpond.serve.ponds import Ponds
 from millpond.serve.routes import ROUTES, RouteText
-from millpond.serve.table_answers import Call, answer_call
+from millpond.serve.sql.pool import SqlPool
+from millpond.serve.waiting.patience import Patience
+from millpond.serve.watched import Watched
 from millpond.settings import ServeSettings
 from millpond.tables.align import align
 from millpond.tables.default_tables import unknown_table
 from millpond.tables.table import Table
+from millpond.wire.aggregates import AggregatesAnswer, AggregateVersion, version_json
 from millpond.wire.answers import (
     IndexAnswer,
     LiveAnswer,
@@ -52,11 +60,15 @@ from millpond.wire.answers import (
     table_json,
     unread_json,
 )
-from millpond.wire.questions import Align, CreateSavepoint, Question, Ready
+from millpond.wire.questions import Align, AskSql, CreateSavepoint, Question, Ready, SubscribeSql
+from millpond.wire.shards import ShardsAnswer, TableShard, table_shard
 
 
 class HttpDoor:
-    """Answers requests on ponds."""
+    """Answers requests on ponds.
+
+    note_statement:  see `SqlCall.note`
+    """
 
     def __init__(
         self,
@@ -74,6 +86,9 @@ class HttpDoor:
         self.meter = meter
         self.access = access
         self.patience = Patience(settings, ponds.known_names, self._check_still)
+        self.statements = SqlPool(meter.count_statement)
+        self.note_statement: NoteStatement = note_nothing
+        self.watched = Watched(ponds, settings.alerts)
         self._shapes: dict[str, replies.Shape] = {}
         self.is_ending = False
 
@@ -82,6 +97,7 @@ class HttpDoor:
         self.settings = settings
         self.patience.use(settings)
         self.operations.use(settings)
+        self.watched.use(settings.alerts)
 
     def end(self) -> None:
         """End the streams, since the server ends."""
@@ -107,7 +123,7 @@ class HttpDoor:
         asked = await read_question(request, route, self.settings)
         name = _name(request)
         table = await self.patience.until_there(
-            request.scope, name, lambda: self._named(name, _reader(request)), asked.question.patience_seconds
+            request.scope, name, lambda: self.named(name, _reader(request)), asked.question.patience_seconds
         )
         for token in ("token", "cut"):  # they stay with the version that they began with
             table = table.of_token(getattr(asked.question, token, None))
@@ -127,25 +143,153 @@ class HttpDoor:
 
     # ------------------------------------------------------------ what isn't of one table's rows
 
-    async def index(self, _request: Request, _question: msgspec.Struct) -> Response:
+    async def index(self, request: Request, _question: msgspec.Struct) -> Response:
+        if self.settings.console and files.is_page(request.url.path, dict(request.scope["headers"])):
+            return replies.static(request, files.PAGE)
         routes = [RouteJson(method=r.method, path=r.path, summary=r.summary) for r in ROUTES]
         return replies.as_json(IndexAnswer(millpond="state you can query, for Spark streams", routes=routes))
+
+    async def console_file(self, request: Request, _question: msgspec.Struct) -> Response:
+        name = _name(request, "file")
+        if not self.settings.console or name not in files.FILES:
+            raise RequestError("UNKNOWN_ROUTE", f"There is nothing at {request.url.path}.", hint="GET / lists the routes.")
+        return replies.static(request, files.FILES[name])
 
     async def openapi(self, _request: Request, _question: msgspec.Struct) -> Response:
         return replies.as_json(openapi(self.settings, version("millpond")))
 
     async def tables(self, request: Request, _question: msgspec.Struct) -> Response:
-        names = self._names(_reader(request))
+        names = self.names(_reader(request))
         return await run_in_threadpool(lambda: replies.as_json(TablesAnswer(tables=[members(self._listed(n)) for n in names])))
 
     async def table(self, request: Request, _question: msgspec.Struct) -> Response:
         name = _name(request)
-        table = self._named(name, _reader(request))
-        return await run_in_threadpool(lambda: replies.as_json(table_json(name, table.count(), table.definition)))
+        table = self.named(name, _reader(request))
+        return await run_in_threadpool(lambda: replies.as_json(self._described(name, table)))
+
+    async def shards(self, request: Request, _question: msgspec.Struct) -> Response:
+        names = self.names(_reader(request))
+        return await run_in_threadpool(lambda: replies.as_json(ShardsAnswer(tables=[members(self._shard_of(n)) for n in names])))
+
+    async def aggregates(self, request: Request, _question: msgspec.Struct) -> Response:
+        reader = _reader(request)
+
+        def read() -> Response:
+            found, unread = list[AggregateVersion](), list[UnreadTable]()
+            for pond, name in self.ponds.aggregates():
+                # One name that can't be read mustn't hide the others.
+                try:
+                    found += self._versions(pond, name, reader)
+                except MillpondError as error:
+                    full = self.ponds.prefix(pond) + name
+                    unread += [unread_json(full, error)] if self._may_read(reader, full) else []
+            return replies.as_json(AggregatesAnswer(versions=found, unread=unread))
+
+        return await run_in_threadpool(read)
+
+    async def aggregate(self, request: Request, _question: msgspec.Struct) -> Response:
+        name, reader = _name(request, "aggregate"), _reader(request)
+        check_reader(self.ponds, reader, name)
+
+        def read() -> Response:
+            found = self._versions(*self.ponds.find_aggregate(name), reader)
+            return replies.as_json(AggregatesAnswer(versions=found, unread=[]))
+
+        return await run_in_threadpool(read)
 
     async def at(self, request: Request, question: Align) -> Response:
-        tables = {name: self._named(name, _reader(request)) for name in question.tables}
+        tables = {name: self.named(name, _reader(request)) for name in question.tables}
         return await run_in_threadpool(lambda: replies.as_json(aligned_json(align(tables, question.offsets))))
+
+    async def sql(self, request: Request, question: AskSql) -> Response:
+        return await answer_sql(self._sql_call(request, question))
+
+    async def sql_changes(self, request: Request, question: SubscribeSql) -> Response:
+        choose_format(",".join(request.headers.getlist("accept")), (EVENTS,))
+        asked = AskSql(statement=question.statement, parameters=question.parameters)
+        return await stream_sql(
+            Subscription(
+                call=self._sql_call(request, asked),
+                question=question,
+                room=self.patience.subscribed,
+                watch_of=lambda name: self.patience.watch(self.named(name, _reader(request))),
+                check=lambda name: self._check_still(request.scope, name),
+                is_ending=lambda: self.is_ending,
+            )
+        )
+
+    def _sql_call(self, request: Request, question: AskSql) -> SqlCall:
+        """Raises NOT_ALLOWED if the server answers no SQL."""
+        if not self.settings.sql:
+            raise RequestError("NOT_ALLOWED", "This server answers no SQL.", hint="Start it without --no-sql.")
+        reader = _reader(request)
+        return SqlCall(
+            request=request,
+            question=question,
+            opening_of=opening_here(lambda name: self.named(name, reader), self.settings),
+            patience=self.patience,
+            settings=self.settings,
+            pool=self.statements,
+            note=self.note_statement,
+        )
+
+    async def jobs(self, request: Request, _question: msgspec.Struct) -> Response:
+        reader = _reader(request)
+        return await self._watched(request, lambda: self.watched.jobs(lambda name: self._may_read(reader, name)))
+
+    async def samples(self, request: Request, question: ListSamples) -> Response:
+        return await self._watched(request, lambda: self.watched.samples(self._job(request), question))
+
+    async def partitions(self, request: Request, _question: msgspec.Struct) -> Response:
+        return await self._looked(request, self._job, self.watched.partitions)
+
+    async def hot_keys(self, request: Request, _question: msgspec.Struct) -> Response:
+        return await self._watched(request, lambda: self.watched.hot_keys(self._whole_job(request)))
+
+    async def advice(self, request: Request, _question: msgspec.Struct) -> Response:
+        return await self._looked(request, self._whole_job, self.watched.advice)
+
+    def _job(self, request: Request) -> str:
+        """The one name of the request's job, which rights and reads go by.  Raises INVALID_REQUEST."""
+        return self.ponds.job_name(_name(request, "job"))
+
+    def _whole_job(self, request: Request) -> str:
+        """The same, if what names keys of any of its tables may be shown.
+
+        Raises NOT_ALLOWED if one of them isn't open; as `Ponds.tables_of`, if they aren't all known.
+        """
+        job, reader = self._job(request), _reader(request)
+        if reader.opens_all:
+            return job
+        tables = self.ponds.tables_of(job)
+        for table in tables:
+            check_reader(self.ponds, reader, table)
+        if not tables:
+            raise RequestError(
+                "NOT_ALLOWED",
+                f"No table of the job {job[:80]!r} is known, so only a token for all tables opens it.",
+                hint="GET /jobs lists the jobs; a token for all tables: millpond token FILE NAME --tables '*' --metrics",
+                job=job,
+            )
+        return job
+
+    async def alerts(self, request: Request, _question: msgspec.Struct) -> Response:
+        return await self._watched(request, self.watched.alerts)
+
+    async def _watched(self, request: Request, read: Callable[[], msgspec.Struct]) -> Response:
+        """What is measured of jobs.  It reads files, so it waits for its turn.  Raises NOT_ALLOWED; as `read`."""
+        _need_metrics(request)
+        asker = request.scope["asker"]
+        return await self.patience.read(asker, lambda: replies.as_json(read()), is_large=True)
+
+    async def _looked(self, request: Request, named: Callable[[Request], str], look: Callable[[str], msgspec.Struct]) -> Response:
+        """What is looked at of a job and kept for a while: who asks the same waits without a turn.
+
+        Raises NOT_ALLOWED; as `named` and `look`.
+        """
+        _need_metrics(request)
+        job = await run_in_threadpool(named, request)
+        return await self.patience.look(request.scope["asker"], (look.__name__, job), lambda: replies.as_json(look(job)))
 
     async def savepoints(self, request: Request, _question: msgspec.Struct) -> Response:
         _need_savepoints(request, "read")
@@ -172,15 +316,13 @@ class HttpDoor:
     async def metrics(self, request: Request, _question: msgspec.Struct) -> Response:
         from millpond.serve.metrics.prometheus import MEDIA_TYPE, write_metrics
 
-        if not _reader(request).metrics:
-            raise RequestError(
-                "NOT_ALLOWED",
-                "This token doesn't open /metrics, which covers all jobs.",
-                hint="Make one that does: millpond token FILE NAME --metrics",
-            )
+        _need_metrics(request)
         statistics = await run_in_threadpool(self.ponds.statistics)
         self.meter.note_followers(statistics)
-        text = await run_in_threadpool(lambda: write_metrics(statistics, self.meter.total()))
+        samples = await run_in_threadpool(self.ponds.samples)
+        counts = await run_in_threadpool(self.meter.total)
+        measured = await run_in_threadpool(self.ponds.with_reads, statistics, dict(counts.reads))
+        text = await run_in_threadpool(lambda: write_metrics(measured, counts, samples))
         return Response(text, headers={"content-type": MEDIA_TYPE, "cache-control": "no-store"})
 
     async def livez(self, _request: Request, _question: msgspec.Struct) -> Response:
@@ -220,7 +362,7 @@ class HttpDoor:
             known = self._shapes[name] = replies.Shape(definition)
         return known
 
-    def _named(self, name: str, reader: Reader) -> Table:
+    def named(self, name: str, reader: Reader) -> Table:
         """The table of a name.  Raises NOT_ALLOWED, and as `Ponds`."""
         check_reader(self.ponds, reader, name)
         try:
@@ -228,18 +370,40 @@ class HttpDoor:
         except RequestError as error:
             if error.condition != "UNKNOWN_TABLE" or reader is EVERYBODY:
                 raise
-            raise unknown_table(name, "the tables that this token opens", self._names(reader)) from None
+            raise unknown_table(name, "the tables that this token opens", self.names(reader)) from None
 
-    def _names(self, reader: Reader) -> list[str]:
-        return [name for name in self.ponds.tables() if reader is EVERYBODY or reader.may_read(self.ponds.names_of(name))]
+    def names(self, reader: Reader) -> list[str]:
+        """The tables that a reader may read."""
+        return [name for name in self.ponds.tables() if self._may_read(reader, name)]
+
+    def _described(self, name: str, table: Table) -> TableAnswer:
+        return table_json(name, table.count(bounds=table.here), table.definition, self.ponds.meant_by(name), table.shard)
 
     def _listed(self, name: str) -> TableAnswer | UnreadTable:
         # One table that can't be read mustn't hide the others.
         try:
-            table = self.ponds[name]
-            return table_json(name, table.count(), table.definition)
+            return self._described(name, self.ponds[name])
         except MillpondError as error:
             return unread_json(name, error)
+
+    def _shard_of(self, name: str) -> TableShard | UnreadTable:
+        try:
+            return table_shard(name, self.ponds[name].state())
+        except MillpondError as error:
+            return unread_json(name, error)
+
+    def _versions(self, pond: str, name: str, reader: Reader) -> list[AggregateVersion]:
+        """The versions of a pond's name whose tables this reader may read.
+
+        A reader may read a version by the name, or by the version's own table.  Raises as `Ponds`.
+        """
+        prefix = self.ponds.prefix(pond)
+        found = [version_json(version, prefix) for version in self.ponds.versions(pond, name)]
+        by_name = self._may_read(reader, prefix + name)
+        return [each for each in found if (each.is_current and by_name) or self._may_read(reader, each.table)]
+
+    def _may_read(self, reader: Reader, name: str) -> bool:
+        return reader is EVERYBODY or reader.may_read(self.ponds.names_of(name))
 
     def _check_still(self, scope: Scope, name: str) -> None:
         """Raise TOKEN_NEEDED or NOT_ALLOWED if the request's reader may no longer read."""
@@ -265,19 +429,24 @@ def create_app(door: HttpDoor) -> tuple[ASGIApp, ASGIApp]:
 
 def check_reader(ponds: Ponds, reader: Reader, name: str) -> None:
     """Raise NOT_ALLOWED if this reader may not read that table, even if it doesn't exist."""
-    if reader is not EVERYBODY and not reader.may_read(ponds.names_of(name)):
-        raise RequestError(
-            "NOT_ALLOWED",
-            f"This token doesn't open the table {name!r}.",
-            hint="GET /tables lists those that it opens; ask the server's operator for more.",
-            table=name,
-        )
+    if reader is not EVERYBODY:
+        check_may_read(reader, name, ponds.names_of(name))
 
 
 def _reader(request: Request) -> Reader:
     reader = request.scope["reader"]
     assert isinstance(reader, Reader)
     return reader
+
+
+def _need_metrics(request: Request) -> None:
+    """Raise NOT_ALLOWED if the request's reader may not see what is measured."""
+    if not _reader(request).metrics:
+        raise RequestError(
+            "NOT_ALLOWED",
+            f"This token doesn't open {request.url.path}, which covers all jobs.",
+            hint="Make one that does: millpond token FILE NAME --metrics",
+        )
 
 
 def _need_savepoints(request: Request, right: SavepointRight) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 from starlette.requests import Request
 
@@ -9,9 +12,12 @@ from millpond.errors import RequestError
 from millpond.schema.values import Json, decode_json
 from millpond.serve.routes import Nothing, RouteText
 from millpond.settings import ServeSettings
+from millpond.tables.job.bounds import Bounds
 from millpond.wire.parse import Asked, parse_json, parse_url, parse_when
 from millpond.wire.query import parse_query
-from millpond.wire.questions import ListChanges, Question
+from millpond.wire.questions import AskSql, ListChanges, Question, SubscribeSql
+
+BOUNDS = tuple(each.name for each in msgspec.structs.fields(Bounds))
 
 
 async def read_question(request: Request, route: RouteText, settings: ServeSettings) -> Asked[Question]:
@@ -30,7 +36,29 @@ async def read_question(request: Request, route: RouteText, settings: ServeSetti
 async def read_plain(request: Request, route: RouteText, settings: ServeSettings) -> msgspec.Struct:
     """A request's question that isn't about one table.  Raises as `read_question`."""
     question, _ = await _read(request, route, settings)
+    if isinstance(question, SubscribeSql) and question.since is None:
+        question = msgspec.structs.replace(question, since=request.headers.get("last-event-id"))
     return question
+
+
+def bounds_of_texts(text_of: Callable[[str], str | None], settings: ServeSettings) -> Bounds | None:
+    """Bounds of which each is a text, for doors without URLs.  Raises INVALID_REQUEST, INVALID_BOUND.
+
+    text_of:  the text of a bound by its name; None or empty if it isn't given
+    """
+    texts = {name: text_of(name) for name in BOUNDS}
+    given = {name: _decoded(name, text) for name, text in texts.items() if text}
+    return parse_json(AskSql, {"statement": "SELECT", "bounds": given}, settings).bounds if given else None
+
+
+def _decoded(name: str, text: str) -> Any:
+    """A bound as JSON has it: a number, an object, or the text."""
+    if name.startswith("contains_"):
+        return text
+    try:
+        return decode_json(text)
+    except ValueError:
+        return text
 
 
 async def _read(request: Request, route: RouteText, settings: ServeSettings) -> tuple[msgspec.Struct, list[tuple[str, str]]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.catalogue import open_jobs
+from millpond.catalogue import open_jobs, shown_name
 from millpond.errors import MillpondError
 from millpond.logs import EventLog, Trouble
 from millpond.savepoint.archive.archiver import Archiver
@@ -98,7 +98,7 @@ class Backups:
         trouble = self._troubles.setdefault(pond, Trouble(log, "backups", pond=pond))
         try:
             for folder in open_jobs(place, allow=self._allow):
-                name = folder.job if len(self._places) == 1 else f"{pond}/{folder.job}"
+                name = shown_name(pond, folder.job, len(self._places))
                 if name not in self._jobs:
                     self._jobs[name] = self._begin(pond, place, folder.job)
             trouble.over()

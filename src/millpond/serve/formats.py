@@ -8,17 +8,18 @@ client takes a part for the whole.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
 from millpond.errors import RequestError
 from millpond.schema.definition.table import TableDefinition
+from millpond.schema.types import SparkType
 from millpond.schema.values import encode_json, to_text
-from millpond.tables.answer import Row, Rows
+from millpond.tables.answer import Rows
 from millpond.tables.failed import FailedValue
 from millpond.tables.table import Table
-from millpond.wire.rows import row_writer, typed_columns
+from millpond.wire.rows import columns_writer, typed_columns
 
 # The approximate size of a piece.
 PIECE_BYTES = 1 << 16
@@ -42,6 +43,10 @@ NDJSON = Format("ndjson", "application/x-ndjson")
 CSV = Format("csv", "text/csv", "; charset=utf-8; header=present")
 ARROW = Format("arrow", "application/vnd.apache.arrow.stream")
 EVENTS = Format("events", "text/event-stream")
+HTML = Format("html", "text/html", "; charset=utf-8")
+JAVASCRIPT = Format("javascript", "text/javascript", "; charset=utf-8")
+STYLES = Format("css", "text/css", "; charset=utf-8")
+SVG = Format("svg", "image/svg+xml")
 ROW_FORMATS = (JSON, NDJSON, CSV, ARROW)
 
 
@@ -101,8 +106,21 @@ def write_pages(form: Format, definition: TableDefinition, pages: Iterable[Rows]
         from millpond.tables.forms.arrow import ipc_stream, to_arrow
 
         return ipc_stream(to_arrow(definition, Rows([row for row in rows if row], rows.cut)) for rows in pages)
-    rows = chain.from_iterable(pages)
-    return _pieces(_ndjson(definition, rows) if form is NDJSON else _csv(definition, rows))
+    return write_columns(form, typed_columns(definition), chain.from_iterable(pages))
+
+
+def write_columns(form: Format, columns: list[tuple[str, SparkType]], rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """Rows as NDJSON or CSV.
+
+    columns:  name and type of each
+    """
+    return _pieces(_ndjson(columns, rows) if form is NDJSON else _csv(columns, rows))
+
+
+def write_json_rows(columns: list[tuple[str, SparkType]], rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """Rows as JSON objects, with commas between them."""
+    write = columns_writer(columns)
+    return _pieces((b"," if number else b"") + encode_json(write(row) or {}) for number, row in enumerate(rows))
 
 
 def write_table(table: Table) -> Iterator[bytes]:
@@ -125,17 +143,17 @@ def _pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(piece)
 
 
-def _ndjson(definition: TableDefinition, rows: Iterable[Row]) -> Iterator[bytes]:
-    write = row_writer(definition)
+def _ndjson(columns: list[tuple[str, SparkType]], rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    write = columns_writer(columns)
     return (encode_json(write(row)) + b"\n" for row in rows)
 
 
-def _csv(definition: TableDefinition, rows: Iterable[Row]) -> Iterator[bytes]:
+def _csv(columns: list[tuple[str, SparkType]], rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     """RFC 4180; NULL is empty, the empty text is two quotes.
 
     # and a condition, without quotes, is a value that can't be computed.
     """
-    writers = [(name, _csv_field(to_text(type_))) for name, type_ in typed_columns(definition)]
+    writers = [(name, _csv_field(to_text(type_))) for name, type_ in columns]
     yield _csv_line([_quoted(name) for name, _ in writers])
     for row in rows:
         if row:

@@ -34,7 +34,7 @@ from starlette.types import ASGIApp, Message, Scope
 from millpond.errors import ReplicaError
 from millpond.logs import EventLog
 from millpond.serve.access.tokens import EVERYBODY, Reader, SavepointRight
-from millpond.serve.replies import ChunkedResponse
+from millpond.serve.answers.replies import ChunkedResponse
 from millpond.tables.job.held_views import HOLDER
 
 log = EventLog(__name__)

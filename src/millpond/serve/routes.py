@@ -6,13 +6,26 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from millpond.serve.formats import EVENTS, JSON, ROW_FORMATS, Format
+from millpond.operate import answers as operate
+from millpond.operate.doctor.advice import Diagnosis
+from millpond.serve.formats import EVENTS, HTML, JAVASCRIPT, JSON, ROW_FORMATS, STYLES, SVG, Format
 from millpond.tables.job.bounds import Bounds
-from millpond.wire import answers, questions
+from millpond.wire import aggregates, answers, questions, shards
 from millpond.wire.declare import Field
 from millpond.wire.parse import controls
 
 _BOUNDS = Bounds.__struct_fields__
+# Questions for rows of a table, which wait for nothing unless a bound says so.
+_READS = (
+    questions.Scan,
+    questions.Keys,
+    questions.CountRows,
+    questions.ReadStored,
+    questions.ListVersions,
+    questions.FindEvent,
+    questions.FindTotal,
+    questions.ListSeries,
+)
 _CHANGES = ("since", "limit", "wait_seconds", *questions.AsOf.__struct_fields__)
 
 
@@ -54,6 +67,11 @@ class RouteText:
         return "{table}" in self.path
 
     @property
+    def reads_rows(self) -> bool:
+        """Whether it reads rows of a table that are there, and doesn't wait for changes."""
+        return self.question in _READS
+
+    @property
     def names_in_path(self) -> tuple[str, ...]:
         """The names that its path has."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
@@ -79,7 +97,23 @@ def _both_ways(asked: RouteText, *, posted: str, path: str | None = None) -> tup
 
 
 ROUTES = (
-    RouteText(method="GET", path="/", summary="these routes", endpoint="index", answer=answers.IndexAnswer),
+    RouteText(
+        method="GET",
+        path="/",
+        summary="these routes; for browsers, the console",
+        endpoint="index",
+        answer=answers.IndexAnswer,
+        formats=(JSON, HTML),
+    ),
+    RouteText(
+        method="GET",
+        path="/console/{file}",
+        summary="a file of the console",
+        endpoint="console_file",
+        media_type=JAVASCRIPT.media_type,
+        formats=(JAVASCRIPT, STYLES, SVG),
+        open=True,
+    ),
     RouteText(method="GET", path="/openapi.json", summary="the same for programs, as OpenAPI 3.1", endpoint="openapi"),
     RouteText(method="GET", path="/tables", summary="all tables", endpoint="tables", answer=answers.TablesAnswer),
     RouteText(
@@ -135,6 +169,14 @@ ROUTES = (
         ),
         posted="rows_count",
         path="/tables/{table}/rows:count",
+    ),
+    RouteText(
+        method="POST",
+        path="/tables/{table}/rows:stored",
+        summary="rows as they are stored, for routers of shards",
+        endpoint="rows_stored",
+        question=questions.ReadStored,
+        answer=answers.StoredAnswer,
     ),
     *_both_ways(
         RouteText(
@@ -203,12 +245,93 @@ ROUTES = (
         answer=answers.CutAnswer,
     ),
     RouteText(
+        method="GET",
+        path="/shards",
+        summary="which partitions of each table are here, and how far they are",
+        endpoint="shards",
+        answer=shards.ShardsAnswer,
+    ),
+    RouteText(
         method="POST",
         path="/at",
         summary="the batches at which tables of several jobs have read the same input",
         endpoint="at",
         question=questions.Align,
         answer=answers.AlignedAnswer,
+    ),
+    RouteText(
+        method="GET",
+        path="/aggregates",
+        summary="the versions of all aggregates: which is current, and how far each is",
+        endpoint="aggregates",
+        answer=aggregates.AggregatesAnswer,
+    ),
+    RouteText(
+        method="GET",
+        path="/aggregates/{aggregate}",
+        summary="the versions of one aggregate",
+        endpoint="aggregate",
+        answer=aggregates.AggregatesAnswer,
+    ),
+    RouteText(
+        method="POST",
+        path="/sql",
+        summary="the answer of a SELECT over tables",
+        endpoint="sql",
+        question=questions.AskSql,
+        answer=answers.SqlRows,
+        formats=ROW_FORMATS,
+    ),
+    RouteText(
+        method="GET",
+        path="/sql/changes",
+        summary="what each batch changes in the answer of a SELECT: a stream of server-sent events",
+        endpoint="sql_changes",
+        question=questions.SubscribeSql,
+        media_type=EVENTS.media_type,
+    ),
+    RouteText(
+        method="GET",
+        path="/jobs",
+        summary="all jobs: how far each is, and what was last measured of it",
+        endpoint="jobs",
+        answer=operate.JobsAnswer,
+    ),
+    RouteText(
+        method="GET",
+        path="/jobs/{job}/samples",
+        summary="what was measured of a job, over time",
+        endpoint="samples",
+        question=operate.ListSamples,
+        answer=operate.SamplesAnswer,
+    ),
+    RouteText(
+        method="GET",
+        path="/jobs/{job}/partitions",
+        summary="the bytes of a job's state, by operator and partition",
+        endpoint="partitions",
+        answer=operate.PartitionsAnswer,
+    ),
+    RouteText(
+        method="GET",
+        path="/jobs/{job}/hot-keys",
+        summary="the hot keys that a job has found",
+        endpoint="hot_keys",
+        answer=operate.HotKeysAnswer,
+    ),
+    RouteText(
+        method="GET",
+        path="/jobs/{job}/advice",
+        summary="what in a job costs more than it should, and what to change",
+        endpoint="advice",
+        answer=Diagnosis,
+    ),
+    RouteText(
+        method="GET",
+        path="/alerts",
+        summary="the alerts of all jobs, and what to do",
+        endpoint="alerts",
+        answer=operate.AlertsAnswer,
     ),
     RouteText(
         method="GET",

@@ -45,7 +45,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Some 31 years: a longer time is a mistake, and a timer's time must be in the calendar.
 _MOST_SECONDS = 1_000_000_000
 # Types whose values the state returns unchanged.
-_TYPES = frozenset(
+STATE_TYPES = frozenset(
     {"boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "string", "binary", "date"}
     | {"timestamp", "timestamp_ntz"}
 )
@@ -140,7 +140,7 @@ class _Buffer(StatefulProcessor):  # type: ignore[misc]
     def _let_go(self, key: Any, release: int, more: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
         """All waiting rows in the order in which they came, and then these."""
         make = Row(*self._names)
-        with _times_in_utc():
+        with times_in_utc():
             waiting = list(self._waiting.get())
         for values in chain(waiting, more):
             yield make(key[0], release, *values)
@@ -156,7 +156,7 @@ class _Buffer(StatefulProcessor):  # type: ignore[misc]
 
 
 @contextmanager
-def _times_in_utc() -> Iterator[None]:
+def times_in_utc() -> Iterator[None]:
     """Within this context, PySpark returns the state's times in UTC, as they are.
 
     Otherwise it returns local times of the worker's machine without a zone, which Spark would take
@@ -179,7 +179,7 @@ def _check_columns(schema: StructType) -> None:
     if taken:
         raise _invalid(f"the rows have a column {', '.join(sorted(taken))}", "Rename it with withColumnRenamed.")
     for field in schema.fields:
-        if field.dataType.typeName() not in _TYPES:
+        if field.dataType.typeName() not in STATE_TYPES:
             raise RequestError(
                 "WRONG_TYPE",
                 f"The column {field.name} is of type {field.dataType.simpleString()}, whose values the state would change.",

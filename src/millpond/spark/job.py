@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import threading
 import time
@@ -10,12 +11,17 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from millpond.catalogue import HEARTBEAT_SECONDS, JobFolder
 from millpond.errors import CheckpointError, MillpondError
 from millpond.ownership.lease import Lease
+from millpond.ownership.runs import Run, change_run
 from millpond.schema.definition.operator_name import Entry
 from millpond.signals import stop_signals
+from millpond.spark.causes import failure_of, name_of
 from millpond.spark.guard import JvmGuard
+from millpond.spark.progress import ProgressCounts
 from millpond.storage import open_storage
 from millpond.storage.machine import is_running
 from millpond.storage.names import numbers
@@ -28,15 +34,20 @@ _STOP_SECONDS = 20.0
 
 
 class Heartbeat:
-    """A thread that reports every HEARTBEAT_SECONDS that the job runs, and once that it was stopped."""
+    """A thread that reports every HEARTBEAT_SECONDS that the job runs, and once that it was stopped.
 
-    def __init__(self, folder: JobFolder, query: StreamingQuery, release: Callable[[], None]) -> None:
+    It also records when the run's first batch was committed, and why the run ended.
+    """
+
+    def __init__(self, folder: JobFolder, query: StreamingQuery, run: Run, release: Callable[[], None]) -> None:
         """
         release:  called once the job has ended
         """
         self._folder = folder
         self._query = query
+        self._run_record = run
         self._release = release
+        self._counts = ProgressCounts(query)
         self._ended = threading.Event()
         self.last_error: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"heartbeat of {folder.job}", daemon=True)
@@ -45,10 +56,49 @@ class Heartbeat:
 
     def _beat(self, state: str) -> None:
         try:
-            self._folder.write_heartbeat(state)
+            is_running = state == "running"
+            self._folder.write_heartbeat(state, self._newest() if is_running else None, self._progress() if is_running else None)
+            self._note_run(has_ended=state == "stopped")
             self.last_error = None
         except MillpondError as broken:
             self.last_error = str(broken)
+
+    def _note_run(self, *, has_ended: bool) -> None:
+        """Record what has become known of the run."""
+        run = self._run_record
+        if run.ended_ms is not None:
+            return
+        if run.committed_ms is None:
+            storage = open_storage(self._folder.checkpoint)
+            before = -1 if run.batch is None else run.batch
+            first = min((number for number in numbers(storage.names("commits")) if number > before), default=None)
+            stamp = None if first is None else storage.stamp(f"commits/{first}")
+            if stamp is not None:
+                run = msgspec.structs.replace(run, committed_ms=stamp.modified_ns // 1_000_000)
+        if has_ended:
+            run = msgspec.structs.replace(run, ended_ms=int(time.time() * 1000), error=self._error())
+        if run != self._run_record:
+            change_run(self._folder.storage, run)
+            self._run_record = run
+
+    def _error(self) -> str | None:
+        try:
+            failure = failure_of(self._query)
+        except Exception as gone:  # noqa: BLE001 as of isActive
+            return type(gone).__name__
+        return None if failure is None else name_of(failure)
+
+    def _progress(self) -> dict[str, int | float] | None:
+        try:
+            return self._counts.look()
+        except Exception:  # noqa: BLE001 as of isActive
+            return None
+
+    def _newest(self) -> dict[str, Any] | None:
+        try:
+            return newest_offsets(self._query)
+        except Exception:  # noqa: BLE001 as of isActive; that the job runs matters more
+            return None
 
     def _run(self) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS):
@@ -63,11 +113,36 @@ class Heartbeat:
         self._beat("stopped")
         self._release()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread has ended."""
+        return not self._thread.is_alive()
+
     def end(self) -> None:
         """Report that the job was stopped, and end the thread."""
         self._ended.set()
         self._thread.join(_STOP_SECONDS)
         self._release()
+
+
+def newest_offsets(query: StreamingQuery) -> dict[str, Any] | None:
+    """Source -> where it ended when the query last asked it; None if a source doesn't say, or it hasn't asked yet.
+
+    Shape:   as in the checkpoint's offsets: `{"0": {"views": {"0": 11170}}}`; only of Kafka
+    Source:  StreamingQueryProgress.sources, Spark 4.3: the JSON of an offset as text, or `null`.
+    """
+    progress = query.lastProgress
+    if not progress or not progress["sources"]:
+        return None
+    found: dict[str, Any] = {}
+    for number, source in enumerate(progress["sources"]):
+        end = source["latestOffset"]
+        with contextlib.suppress(ValueError):
+            end = json.loads(end) if isinstance(end, str) else end
+        if not (source["description"].startswith("KafkaV2[") and isinstance(end, dict)):
+            return None
+        found[str(number)] = end
+    return found
 
 
 class JobLease:
@@ -128,6 +203,31 @@ class JobLease:
                 self._query.stop()
 
 
+_JOBS: list[Job] = []
+"""the jobs that this process has started; a program may have forgotten them"""
+
+
+def started_jobs() -> list[Job]:
+    """The jobs that this process has started and that still run, as far as it knows."""
+    for job in _JOBS:
+        if job.has_ended and not job.is_settled:
+            with contextlib.suppress(Exception):  # the JVM may have ended: then nobody knows
+                job.is_settled = job.query.exception() is None
+    _JOBS[:] = [job for job in _JOBS if not (job.has_ended and job.is_settled)]
+    return [job for job in _JOBS if not job.has_ended]
+
+
+def unseen_jobs() -> list[Job]:
+    """The jobs whose end the program hasn't seen: those that run, and those that have ended by themselves."""
+    started_jobs()
+    return [job for job in _JOBS if not job.is_settled]
+
+
+def is_known(query: StreamingQuery) -> bool:
+    """Whether it is the query of a job that this process has started and whose end it may not have seen."""
+    return any(job.query.runId == query.runId for job in _JOBS)
+
+
 class Job:
     """One streaming query whose state has a name.
 
@@ -137,10 +237,11 @@ class Job:
     query:       Spark's StreamingQuery
     definition:  the meaning of its state, or the names of its operator's tables
     checkpoint:  URI of its checkpoint
+    is_settled:  whether the program has stopped it or seen its end
     """
 
     def __init__(
-        self, folder: JobFolder, query: StreamingQuery, definition: Entry, *, session: SparkSession, lease: JobLease
+        self, folder: JobFolder, query: StreamingQuery, definition: Entry, *, session: SparkSession, lease: JobLease, run: Run
     ) -> None:
         self.name = folder.job
         self.query = query
@@ -148,9 +249,17 @@ class Job:
         self.checkpoint = folder.checkpoint
         self.session = session
         self._started = time.monotonic()
+        self.is_settled = False
         self._lease = lease
         lease.begin(query)
-        self._heartbeat = Heartbeat(folder, query, lease.release)
+        self._heartbeat = Heartbeat(folder, query, run, lease.release)
+        started_jobs()
+        _JOBS.append(self)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end is recorded.  This doesn't ask the JVM."""
+        return self._heartbeat.has_ended
 
     def __repr__(self) -> str:
         """This doesn't ask the JVM, which may have ended."""
@@ -168,6 +277,7 @@ class Job:
         This doesn't end the session.  End it with `spark.stop()`, or a JVM with RocksDB state may
         never end.
         """
+        self.is_settled = True
         try:
             self.query.stop()
         finally:
@@ -182,7 +292,15 @@ class Job:
         # In slices: a thread inside one long call to the JVM can't be interrupted by Ctrl-C.
         while deadline is None or time.monotonic() < deadline:
             left = 0.5 if deadline is None else max(0.01, min(0.5, deadline - time.monotonic()))
-            if self.query.awaitTermination(left):
+            try:
+                has_ended = self.query.awaitTermination(left)
+            except Exception as failed:
+                self.is_settled = True
+                failed.millpond_job = self.name  # type: ignore[attr-defined]
+                self._heartbeat.end()
+                raise
+            if has_ended:
+                self.is_settled = True
                 self._heartbeat.end()
                 return True
         return False
@@ -247,11 +365,11 @@ def run_until_stopped(jobs: Sequence[Job]) -> None:
     with stop_signals() as stop_asked:
         try:
             while not stop_asked.is_set() and any(job.query.isActive for job in jobs):
-                failed = next((j for j in jobs if not j.query.isActive and j.query.exception()), None)
+                failed = next((j for j in jobs if not j.query.isActive and failure_of(j.query)), None)
                 if failed is not None:
                     break
                 stop_asked.wait(0.2)
-            failure = next((f for f in (job.query.exception() for job in jobs) if f), None)
+            failure = next((f for f in (failure_of(job.query) for job in jobs) if f), None)
         finally:
             stop_all(jobs)
         if failure is not None and not stop_asked.is_set():

@@ -11,16 +11,18 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from millpond.catalogue import JobFolder, create_beside, create_job, folders_of, job_of
 from millpond.checkpoint.log import committed_batches, newest_conf, read_batch
-from millpond.errors import DefinitionError, RequestError
+from millpond.errors import DefinitionError, RequestError, SavepointError
 from millpond.ownership.lease import take_lease
+from millpond.ownership.runs import Run, begin_run
 from millpond.ownership.take_over import finish
+from millpond.schema.definition.indexes import Given, check_indexes, parse_indexes
 from millpond.schema.definition.operator_name import Entry, NamedOperator
 from millpond.schema.definition.table import TableDefinition
 from millpond.settings import LeaseSettings, Retention
@@ -38,8 +40,9 @@ from millpond.spark.derive.same_state import check_same_state, with_history
 from millpond.spark.guard import JvmGuard
 from millpond.spark.job import Job, JobLease
 from millpond.spark.session import default_partitions
+from millpond.spark.supervised import began_ms, drilled_job, note_start, orders, reviewer, starting, wait_as_standby
 from millpond.storage import open_storage, uri_of
-from millpond.storage.machine import process_start
+from millpond.storage.machine import host_name, process_start
 from millpond.storage.names import hadoop_uri, path_of_hadoop
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ _FENCED = {
     _STORE + "rocksdb.changelogCheckpointing.enabled": "true",
     _STORE + "checkpointFormatVersion": "2",
 }
+_HOST_LETTERS = 64
 _conf_lock = threading.Lock()
 
 
@@ -80,6 +84,7 @@ def start(
     sink: Sink = None,
     partitions: int | None = None,
     retention: Retention | None = None,
+    indexes: Given = (),
     strict: bool = False,
     fenced: bool = False,
     take_over: bool = False,
@@ -97,6 +102,7 @@ def start(
     sink: Sink = None,
     partitions: int | None = None,
     history: str | None = None,
+    indexes: Given = (),
     fenced: bool = False,
     take_over: bool = False,
 ) -> Job: ...
@@ -115,6 +121,7 @@ def start(
     partitions: int | None = None,
     retention: Retention | None = None,
     history: str | None = None,
+    indexes: Given = (),
     strict: bool = False,
     fenced: bool = False,
     take_over: bool = False,
@@ -141,6 +148,8 @@ def start(
     retention:    which expired rows and history every follower keeps of the tables, e.g.
                   Retention.parse(keep_closed="forever"); it is part of the definition, which each
                   start writes again.  None leaves it to the follower
+    indexes:      the columns by which every follower also sorts the table's rows, for `Table.top`:
+                  `["hits", ("site", "hits")]`
     history:      of an `Aggregate`, in place of `retention`: which changes every follower keeps
     strict:       refuse a state whose meaning can't be derived, instead of serving raw buffers with
                   a MillpondWarning
@@ -170,6 +179,7 @@ def start(
             sink=sink,
             partitions=partitions,
             history=history,
+            indexes=indexes,
             fenced=fenced,
             take_over=take_over,
         )
@@ -180,35 +190,88 @@ def start(
         raise _invalid(f"output_mode is {output_mode!r}", f"Use one of {', '.join(OUTPUT_MODES)}.")
     if partitions is not None and partitions < 1:
         raise _invalid(f"partitions is {partitions}", "Use a whole number from 1.")
-    spark = df.sparkSession
+    if (keeper := reviewer()) is not None:
+        kept: Job = keeper.start_job(df, job_of(pond, job or table), trigger=trigger, output_mode=output_mode, sink=sink)
+        return kept
+    spark, asked = df.sparkSession, orders()
+    pond, sink = (pond, sink) if asked.pond is None else (asked.pond, None)
     folder = job_of(pond, job or table)
-    pinned = newest_conf(open_storage(folder.checkpoint))
-    definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=pinned_format(pinned))
-    _check_pond(definition, pond)
-    definition = replace(definition, retention=retention)
-    if fenced and pinned:
-        _check_can_fence(folder)
-    lease = _take_lease(spark, folder, fenced=fenced, take_over=take_over)
+    drilled_job(folder)
+    if asked.pond is not None:
+        _refuse_cleaning(df)
+    lease = None
+    while lease is None:  # a standby may meet another one, which is faster
+        wait_as_standby(folder, fenced=fenced)
+        pinned = newest_conf(open_storage(folder.checkpoint))
+        definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=pinned_format(pinned))
+        if asked.pond is None:
+            _check_pond(definition, pond)
+        definition = _kept(definition, retention, indexes)
+        if fenced and pinned:
+            _check_can_fence(folder)
+        try:
+            lease = _take_lease(spark, folder, fenced=fenced, take_over=take_over)
+        except SavepointError as error:
+            if not (asked.is_standby and error.condition == "CHECKPOINT_IN_USE"):
+                raise
+    query: StreamingQuery | None = None
     try:
         finish(folder)  # a command that changed the checkpoint may have been killed
         check_same_state(folder, definition)
         definition = with_history(folder, definition)
         folder = create_job(pond, folder.job)
         writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
-        writer = _with_trigger(with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
+        writer = with_trigger(with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
         wanted = partitions or shards(definition) or default_partitions(spark)
         _refuse_trigger(writer, df)
         conf = {PARTITIONS: str(wanted), **({PROVIDER: ROCKSDB} if _needs_rocksdb(definition) else {})}
         conf |= _FENCED if fenced else {}
         _tell_choices(folder.job, pinned, {PROVIDER: str(spark.conf.get(PROVIDER)), **conf}, partitions)
         folder.write_definition(definition)
-        with session_conf(spark, conf):
+        run = _begin_run(folder)
+        with session_conf(spark, conf), starting():
             query = writer.start()
+        lease.begin(query)
         folder.write_sink(_file_sink_of(query))
+        note_start(folder)
+        return Job(folder, query, definition, session=spark, lease=lease, run=run)
     except BaseException:
-        lease.release()
+        _stop_started(spark, folder.job, query, lease)
+        lease.release()  # not if the query may still write
         raise
-    return Job(folder, query, definition, session=spark, lease=lease)
+
+
+def _stop_started(spark: SparkSession, name: str, query: StreamingQuery | None, lease: JobLease) -> None:
+    """Stop the query of a job that couldn't be started to the end; Spark may have it, though `start` has raised."""
+    with suppress(Exception):  # the JVM may have ended
+        found = query or next((each for each in spark.streams.active if each.name == name), None)
+        if found is not None:
+            lease.begin(found)
+            found.stop()
+
+
+def _begin_run(folder: JobFolder) -> Run:
+    """Record that the job runs from now on.  Raises NOT_WRITABLE, and what the storage raises."""
+    committed = committed_batches(open_storage(folder.checkpoint))
+    run = Run(began_ms=began_ms(), host=host_name()[:_HOST_LETTERS], batch=max(committed, default=None))
+    begin_run(folder.storage, run)
+    return run
+
+
+def _refuse_cleaning(df: DataFrame) -> None:
+    """Refuse a file source that deletes or moves the files of a committed batch.  Raises INVALID_REQUEST."""
+    leaves = df._jdf.queryExecution().analyzed().collectLeaves()
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if class_name(leaf) != "StreamingRelation":
+            continue
+        pairs = leaf.dataSource().options().toSeq()
+        options = {str(pairs.apply(n)._1()).lower(): str(pairs.apply(n)._2()).lower() for n in range(pairs.size())}
+        if options.get("cleansource", "off") != "off":
+            raise _invalid(
+                "its source cleans up the files of each batch, so a drill would take them from the real job",
+                "Leave cleanSource out where MILLPOND_DRILL_POND is in the environment.",
+            )
 
 
 def _take_lease(spark: SparkSession, folder: JobFolder, *, fenced: bool, take_over: bool) -> JobLease:
@@ -259,6 +322,7 @@ def publish(
     table: str,
     pond: str | Path | None = None,
     retention: Retention | None = None,
+    indexes: Given = (),
     strict: bool = False,
 ) -> Entry | None:
     """Name the state of a query that runs already.  This never changes or ends the query.
@@ -268,11 +332,13 @@ def publish(
 
     table:   as for `start`
     pond:    where to write the definition; None for the folder beside the query's checkpoint
-    retention: as for `start`
+    retention, indexes:  as for `start`
     strict:  as for `start`
     Raises:  UNSUPPORTED for a query in real-time mode; DEFINITION_CHANGED, NOT_DERIVABLE (strict),
              SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
     """
+    if reviewer() is not None:  # no query runs
+        return None
     require_classic(query, "_jsq")
     from pyspark import SparkContext
 
@@ -299,7 +365,7 @@ def publish(
             raise
         warnings.warn(f"{error.message} {error.hint}", MillpondWarning, stacklevel=2)
         return None
-    return _put(replace(definition, retention=retention), checkpoint, pond, query.name)
+    return _put(_kept(definition, retention, indexes), checkpoint, pond, query.name)
 
 
 def define(
@@ -311,6 +377,7 @@ def define(
     output_mode: str = "update",
     session_time_zone: str | None = None,
     retention: Retention | None = None,
+    indexes: Given = (),
     strict: bool = False,
 ) -> Entry:
     """Name the state in a checkpoint, by the DataFrame that its query runs.  This starts nothing.
@@ -323,7 +390,7 @@ def define(
     session_time_zone:  spark.sql.session.timeZone of the job, which the checkpoint doesn't record;
                         by default that of a definition by `start` or `publish`.  Without either,
                         columns that depend on it aren't computed
-    retention:    as for `start`
+    retention, indexes:  as for `start`
     strict:       as for `start`
     Raises:  UNSUPPORTED if a query of this session runs there in real-time mode (readers refuse it
              too, if the checkpoint shows it); INVALID_REQUEST for a time zone that doesn't exist,
@@ -348,7 +415,25 @@ def define(
         time_zone=_zone_of_job(df.sparkSession._jvm, uri, pond, table, session_time_zone or pinned.get(_TIME_ZONE)),
         moved=True,
     )
-    return _put(replace(definition, retention=retention), uri, pond, None)
+    return _put(_kept(definition, retention, indexes), uri, pond, None)
+
+
+def _kept(definition: Entry, retention: Retention | None, indexes: Given) -> Entry:
+    """The definition with what every follower keeps.
+
+    Raises:  INVALID_INDEX, UNKNOWN_COLUMN, WRONG_TYPE.
+    """
+    wanted = parse_indexes(indexes)
+    if isinstance(definition, TableDefinition):
+        check_indexes(definition, wanted)
+        return replace(definition, retention=retention, indexes=wanted)
+    if wanted:
+        raise RequestError(
+            "INVALID_INDEX",
+            f"The state of {definition.table} is several tables, so indexes can't be declared here.",
+            hint="Name them by table where the replica is followed: millpond.open(…, indexes={…}).",
+        )
+    return replace(definition, retention=retention)
 
 
 def _zone_of_job(jvm: Java, checkpoint: str, pond: str | Path | None, table: str, named: str | None) -> str | None:
@@ -380,6 +465,8 @@ def pinned_format(pinned: dict[str, str]) -> int | None:
 
 
 def _put(definition: Entry, checkpoint: str, pond: str | Path | None, name: str | None) -> Entry:
+    if reviewer() is not None:
+        return definition
     folder = create_beside(checkpoint) if pond is None else create_job(pond, name or definition.table, checkpoint)
     check_same_state(folder, definition)
     definition = with_history(folder, definition)
@@ -435,7 +522,8 @@ def _parameters(function: Callable[..., Any]) -> int:
     return sum(1 for p in inspect.signature(function).parameters.values() if p.kind in kinds and p.default is p.empty)
 
 
-def _with_trigger(writer: DataStreamWriter, trigger: str | None) -> DataStreamWriter:
+def with_trigger(writer: DataStreamWriter, trigger: str | None) -> DataStreamWriter:
+    """The writer with the trigger that a caller of `start` names."""
     if trigger is None:
         return writer
     if trigger == "available-now":
@@ -484,14 +572,18 @@ def _tell_choices(job: str, pinned: dict[str, str], conf: dict[str, str], wanted
 def session_conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
     """Set these while a query starts, which clones the session; then restore the old values."""
     with _conf_lock:
-        before = {name: str(spark.conf.get(name)) for name in conf}
+        # A setting that Spark hasn't registered has no value before it is set.
+        before = {name: spark.conf.get(name, None) for name in conf}
         try:
             for name, value in conf.items():
                 spark.conf.set(name, value)
             yield
         finally:
-            for name, value in before.items():
-                spark.conf.set(name, value)
+            for name, old in before.items():
+                if old is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, str(old))
 
 
 def _invalid(found: str, hint: str, done: str = "started") -> RequestError:

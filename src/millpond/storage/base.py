@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -15,11 +15,15 @@ class FileStamp:
     identity:    inode on a local disk, ETag on an object store
     modified_ns: nanoseconds since 1970; object stores give whole seconds
     size_bytes:  length
+    changed_ns:  when the file, its times or its links last changed, by a clock that nobody sets; 0 on
+                 an object store.  Stamps that differ in this alone are equal: links and rights change
+                 it, too
     """
 
     identity: str
     modified_ns: int
     size_bytes: int
+    changed_ns: int = field(default=0, compare=False)
 
 
 class Storage(Protocol):
@@ -40,6 +44,10 @@ class Storage(Protocol):
     @property
     def requests(self) -> Mapping[str, int]:
         """Requests made so far, by kind: head, get, list, put; of these `retried`.  Empty on a local disk."""
+
+    @property
+    def transferred(self) -> Mapping[str, int]:
+        """Bytes of files that these requests have read and written: `read_bytes`, `written_bytes`.  Empty on a local disk."""
 
     def folder(self, path: str) -> Storage:
         """A folder in this one, which needn't exist yet, with the same fence."""

@@ -65,6 +65,10 @@ class LocalStorage:
     def requests(self) -> Mapping[str, int]:
         return {}
 
+    @property
+    def transferred(self) -> Mapping[str, int]:
+        return {}
+
     def folder(self, path: str) -> LocalStorage:
         return LocalStorage(Path(self._root, path), fence=self._fence, mode=self._mode)
 
@@ -117,7 +121,7 @@ class LocalStorage:
             return None
         except OSError as broken:
             raise self._unreadable(path, broken) from broken
-        return FileStamp(str(found.st_ino), found.st_mtime_ns, found.st_size)
+        return FileStamp(str(found.st_ino), found.st_mtime_ns, found.st_size, found.st_ctime_ns)
 
     def names(self, path: str = "") -> list[str]:
         with self._folder(path) as folder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from pathlib import Path
 
 
@@ -38,6 +39,16 @@ def process_start(pid: int) -> str:
     With its id this names one process: ids are used again.
     """
     return _state_and_start(pid)[1]
+
+
+def process_began_ms() -> int:
+    """When this process began, milliseconds since 1970; now if the system doesn't say."""
+    try:
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        age = uptime - int(process_start(os.getpid())) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        age = 0.0
+    return int((time.time() - max(0.0, age)) * 1000)
 
 
 def is_running(pid: int, start: str) -> bool:

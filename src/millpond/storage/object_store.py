@@ -59,6 +59,7 @@ class ObjectStorage:
         self._uri = f"{bucket.uri}/{folder}".rstrip("/")
         self._obstore, self._store = _open_store(bucket, ambient(bucket.scheme), self._settings)
         self._counts: Counter[str] = Counter()
+        self._bytes = Counter(read_bytes=0, written_bytes=0)
         self._lock = threading.Lock()
 
     @property
@@ -74,6 +75,16 @@ class ObjectStorage:
         with self._lock:
             return dict(self._counts)
 
+    @property
+    def transferred(self) -> Mapping[str, int]:
+        with self._lock:
+            return dict(self._bytes)
+
+    def _moved(self, kind: str, data: bytes) -> bytes:
+        with self._lock:
+            self._bytes[kind] += len(data)
+        return data
+
     def folder(self, path: str) -> ObjectStorage:
         return ObjectStorage(self._bucket, f"{self._prefix}{path}".rstrip("/"), self._settings)
 
@@ -85,7 +96,7 @@ class ObjectStorage:
             answer = self._obstore.get(self._store, self._prefix + path)
             if (size := answer.meta["size"]) > most_bytes:
                 raise too_large(f"{self._uri}/{path}", size, most_bytes)
-            return bytes(answer.bytes())
+            return self._moved("read_bytes", bytes(answer.bytes()))
 
         found = self._ask("get", path, get)
         if found is None:
@@ -146,7 +157,7 @@ class ObjectStorage:
         """The version of an object, and its bytes, unless there are more."""
         answer = self._obstore.get(self._store, self._prefix + path)
         tags = {"e_tag": answer.meta["e_tag"], "version": answer.meta.get("version")}
-        content = bytes(answer.bytes()) if answer.meta["size"] <= most_bytes else None
+        content = self._moved("read_bytes", bytes(answer.bytes())) if answer.meta["size"] <= most_bytes else None
         return {name: tag for name, tag in tags.items() if tag is not None}, content
 
     def take(self, source: Storage, source_path: str, path: str, *, share: bool) -> bool:  # noqa: ARG002 - the protocol's
@@ -187,6 +198,7 @@ class ObjectStorage:
                 self._obstore.put(self._store, self._prefix + path, data, **options)
             except (self._obstore.exceptions.AlreadyExistsError, self._obstore.exceptions.PreconditionError) as there:
                 raise FileExistsError(path) from there
+            self._moved("written_bytes", data)
             return True
 
         try:

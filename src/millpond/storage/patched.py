@@ -41,6 +41,10 @@ class PatchedStorage:
     def requests(self) -> Mapping[str, int]:
         return self._storage.requests
 
+    @property
+    def transferred(self) -> Mapping[str, int]:
+        return self._storage.transferred
+
     def folder(self, path: str) -> PatchedStorage:
         inside = PatchedStorage(self._storage.folder(path))
         inside._written = {name[len(path) + 1 :]: data for name, data in self._written.items() if name.startswith(f"{path}/")}

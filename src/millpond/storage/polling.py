@@ -6,16 +6,24 @@ poll makes requests, a failed request was already tried several times, and a fil
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from millpond.errors import StorageError
 from millpond.settings import ReplicaSettings
 from millpond.storage.base import Storage
 
 # How often to check whether commits were skipped, and the longest pause after errors.
 _CHECK_SECONDS, _REMOTE_CHECK_SECONDS = 0.5, 10.0
 _MAX_BACKOFF_SECONDS, _REMOTE_MAX_BACKOFF_SECONDS = 1.0, 5.0
+# The pause before a caller that may wait asks again.
+_AGAIN_SECONDS = 0.05
 # How long `stop` waits for a request that nobody answers.
 _STOP_SECONDS = 2.0
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +75,17 @@ def polling_of(storage: Storage, settings: ReplicaSettings) -> Polling:
         build_reads=settings.remote_build_reads,
         lag_seconds=settings.remote_lag_seconds,
     )
+
+
+def until_answered(ask: Callable[[], _Answer], deadline: float) -> _Answer:
+    """What `ask` returns.  While the storage can't be reached, it is asked again.
+
+    deadline:  of `time.monotonic`; the last error is raised after it
+    """
+    while True:
+        try:
+            return ask()
+        except StorageError as error:
+            if error.condition != "STORAGE_UNAVAILABLE" or time.monotonic() > deadline:
+                raise
+        time.sleep(_AGAIN_SECONDS)

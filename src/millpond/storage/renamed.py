@@ -39,6 +39,10 @@ class RenamedStorage:
     def requests(self) -> Mapping[str, int]:
         return self._storage.requests
 
+    @property
+    def transferred(self) -> Mapping[str, int]:
+        return self._storage.transferred
+
     def folder(self, path: str) -> RenamedStorage:
         prefix = f"{path}/" if path else ""
         inside = {name.removeprefix(prefix): there for name, there in self._names.items() if name.startswith(prefix)}

@@ -7,12 +7,13 @@ added.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from millpond.checkpoint.position import Position
 from millpond.errors import MillpondError
+from millpond.replica.record import ReplicaRecord
 from millpond.replica.row_stamp import changed_batch, is_final
 from millpond.tables.failed import FailingValues
 from millpond.tables.forms.html import ROWS, html_rows
@@ -49,6 +50,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     generation: which build of the replica answered, None without a replica; another build may keep
     other expired rows
     judged_ms:  rows whose TTL had passed at this time are left out; None if the table has no TTL
+    hidden:     tells answers without hidden buckets from answers with them; empty if none are hidden
     """
 
     job: str
@@ -57,6 +59,35 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     job_state: str
     generation: str = ""
     judged_ms: int | None = None
+    hidden: str = ""
+
+
+class CutFrame(msgspec.Struct, frozen=True):
+    """What the cuts of one batch have in common for a moment; only their ages differ.
+
+    oldest_commit_ns:  of the batches that the replica is behind, None if it is caught up
+    """
+
+    job: str
+    record: ReplicaRecord
+    position: Position
+    behind_batches: int
+    oldest_commit_ns: int | None
+    job_state: str
+    generation: str
+
+    def at(self, now: float) -> Cut:
+        """The cut of an answer that is given now, in seconds since 1970."""
+        record, oldest = self.record, self.oldest_commit_ns
+        age_seconds, age_from = record.age(now)
+        lag = Lag(
+            behind_batches=self.behind_batches,
+            behind_seconds=max(0.0, now - oldest / 1e9) if oldest is not None else 0.0,
+            age_seconds=age_seconds,
+            age_from=age_from,
+            event_lag_seconds=None if record.watermark_ms is None else now - record.watermark_ms / 1000,
+        )
+        return Cut(job=self.job, position=self.position, lag=lag, job_state=self.job_state, generation=self.generation)
 
 
 class Answer:
@@ -104,7 +135,7 @@ class Row(dict[str, Any], Answer):
               deleted, None if Millpond no longer knows
     """
 
-    __slots__ = ("_stored", "cut", "evicted")
+    __slots__ = ("_cut", "_stored", "evicted")
 
     def __init__(
         self,
@@ -115,12 +146,20 @@ class Row(dict[str, Any], Answer):
         evicted: bool | None = False,
     ) -> None:
         super().__init__(values)
-        self.cut = cut
+        self._cut: Cut | tuple[CutFrame, float] = cut
         self.evicted = evicted
         self._stored = stored
         if type(values) is FailingValues:
             # Only such rows check each value that is read, since that takes time.
             self.__class__ = FailingRow
+
+    @property
+    def cut(self) -> Cut:  # type: ignore[override]
+        """The batch and job that the answer names, with the four numbers of lag when it was given."""
+        cut = self._cut
+        if type(cut) is tuple:  # by compiled code
+            cut = self._cut = cut[0].at(cut[1])
+        return cast(Cut, cut)
 
     def __repr__(self) -> str:
         """`Row({'page': '/', 'hits': 3}, batch=41)`, or `Row(not there, batch=41)`."""

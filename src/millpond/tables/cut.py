@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from millpond.errors import ReplicaError, RequestError
+from millpond.errors import RequestError
 from millpond.tables.answer import Answer
 from millpond.tables.job.bounds import Bounds
+from millpond.tables.job.cut_token import cut_not_open
 from millpond.tables.job.held_views import HeldView
 from millpond.tables.job.reads import CutReads, JobReads
 from millpond.tables.table import Table
@@ -45,7 +46,7 @@ class PondCut(Answer):
     def __getitem__(self, name: str) -> Table:
         """A table of this job as of this batch.  Raises UNKNOWN_TABLE, OTHER_JOB."""
         if self._reads is None:
-            raise ReplicaError("CUT_EXPIRED", "The cut isn't open.", hint="Write: with pond.cut(…) as cut.")
+            raise cut_not_open("pond")
         table = self._table_of(name)
         if table.job != self.job and table.versions is not None:
             table = table.versions.of_job(self.job) or table  # a cut stays with its version

@@ -20,14 +20,14 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from millpond.catalogue import HOT_KEYS, JobFolder, read_catalogue
 from millpond.checkpoint.operators import read_operator_files
-from millpond.checkpoint.whole_store import WholeStore, read_whole_stores
+from millpond.checkpoint.whole.store import WholeStore, read_whole_stores
 from millpond.errors import CheckpointError, RequestError, SavepointError, SetupError
 from millpond.ownership.lease import leased
 from millpond.ownership.take_over import finish
@@ -50,6 +50,7 @@ from millpond.storage import Storage, open_storage
 from millpond.tables.default_tables import unknown_table
 from millpond.tables.diff.sides import OpenSide, Source
 from millpond.tables.scan.keys import Key, KeyReader
+from millpond.versions import meant_table, words_of_meant
 
 _RECEIPTS = "erasures"
 _EXPORT = ".erase-"
@@ -93,18 +94,20 @@ class ErasePlan:
     """An erasure that isn't done yet.
 
     job:        the job's folder
+    asked:      the name of the table that was asked for: its own, or one that means its version
     key:        whose rows are erased
     places:     all that were looked at, with what they have
-    replica:    of the job on this machine; None if there is none
+    replicas:   of the job on this machine, and of its shards
     hot_keys:   whether the job's list of hot keys is deleted
     beyond:     what can't be reached, a sentence each
     take_over:  whether to take the job's lease from whoever has it
     """
 
     job: JobFolder
+    asked: str
     key: ErasedKey
     places: tuple[ErasedPlace, ...]
-    replica: ReplicaPlace | None
+    replicas: tuple[ReplicaPlace, ...]
     hot_keys: bool
     beyond: tuple[str, ...]
     take_over: bool = False
@@ -120,13 +123,14 @@ class ErasePlan:
         """What will be done, in a few lines."""
         names = ", ".join(column.name for column in self.key.columns)
         lines = [f"erase       rows of {self.key.table} with this {names}, of the job {self.job.job}"]
+        lines += words_of_meant(self.asked, self.key.table)
         for place in self.places:
             what = f"{place.records:,} records in {place.files:,} files" if place.files else "none"
             lines.append(f"{place.kind:11} {place.uri}: {what}")
         samples = {json.dumps(sample, ensure_ascii=False): None for place in self.places for sample in place.samples}
         lines += [f"for example {sample:.200}" for sample in list(samples)[:5]]
-        if self.replica is not None:
-            lines.append(f"replica     {self.replica.path}: deleted with the history of all keys, and built again when it is used")
+        gone = "deleted with the history of all keys, and built again when it is used"
+        lines += [f"replica     {replica.path}: {gone}" for replica in self.replicas]
         if self.hot_keys:
             lines.append("hot keys    their list is deleted: the job finds them again")
         left = [place.left for place in self._folders if place.left is not None]
@@ -150,7 +154,7 @@ class ErasePlan:
         before = Found.of(checkpoint)
         # Of a job that Millpond doesn't start, nobody keeps a lease.
         held = leased(self.job.storage, "millpond erase", take_over=self.take_over) if self.job.is_inside else nullcontext()
-        with held as lease, _not_followed(self.replica):
+        with held as lease, _not_followed(self.replicas):
             if lease is not None:
                 finish(self.job)
 
@@ -169,8 +173,8 @@ class ErasePlan:
                 receipt.add(_EXPORTED, str(path), _erase_export(path, self.job.job, self.key))
                 if progress is not None:
                     progress(done, steps)
-            if self.replica is not None:
-                _delete(self.replica.path)
+            for replica in self.replicas:
+                _delete(replica.path)
             if self.hot_keys:
                 self.job.storage.delete(HOT_KEYS)
             receipt.end()
@@ -192,7 +196,8 @@ def plan_erase(
     place:     a pond, or the folder of a checkpoint
     key:       key column -> value.  Columns may be left out: then all rows with these values are
                erased, such as all windows of one person
-    job:       needed in a pond with several jobs
+    table:     its own name, or one that means a version of it
+    job:       needed in a pond with several jobs; also a name that means a version
     archives:  archives of the job
     exports:   tar files of its savepoints
     take_over: take the job's lease from whoever has it
@@ -201,6 +206,7 @@ def plan_erase(
                aren't the job's; UNSUPPORTED for what can't be erased; SAVEPOINT_INCOMPLETE and
                SAVEPOINT_DAMAGED for savepoints that can't be read; what the files raise.
     """
+    asked, (job, table) = table, meant_job(place, job, table)
     folder, _ = find_stopped_job(place, job, take_over=take_over)
     side, definition = _opened(folder, table)
     erased = _key_of(side, definition, key)
@@ -225,18 +231,25 @@ def plan_erase(
     for path in tars:
         with _imported(path, folder.job) as exported:
             looked.append((_EXPORTED, str(path), exported.find(erased)))
-    replica = ReplicaPlace(home(), folder.checkpoint)
     return ErasePlan(
         job=folder,
+        asked=asked,
         key=erased,
         places=tuple(_seen(kind, uri, rows, erased) for kind, uri, rows in looked),
-        replica=replica if replica.path.exists() else None,
+        replicas=tuple(ReplicaPlace.all_of(home(), folder.checkpoint)),
         hot_keys=folder.storage.stamp(HOT_KEYS) is not None,
         beyond=tuple(beyond),
         take_over=take_over,
         _folders=tuple(folders),
         _exports=tars,
     )
+
+
+def meant_job(place: str | Path, job: str | None, table: str) -> tuple[str | None, str]:
+    """The job and the table that names mean, of which each may mean a version.  Raises CORRUPT_FILE."""
+    root = open_storage(place)
+    meant = meant_table(root, table)
+    return (meant if meant != table else None) if job is None else meant_table(root, job), meant
 
 
 def read_definition(folder: JobFolder, table: str) -> TableDefinition:
@@ -408,20 +421,19 @@ def _delete(folder: Path) -> None:
 
 
 @contextmanager
-def _not_followed(replica: ReplicaPlace | None) -> Iterator[None]:
-    """Nobody follows the job into this replica meanwhile.  Raises CHECKPOINT_IN_USE, REPLICA_NOT_WRITABLE."""
-    if replica is not None and not replica.try_lock():
-        raise SavepointError(
-            "CHECKPOINT_IN_USE",
-            f"A program follows this job, and has its rows in {replica.path}.",
-            hint="Stop the servers and readers of this job on this machine, then erase again.",
-            path=str(replica.path),
-        )
-    try:
+def _not_followed(replicas: tuple[ReplicaPlace, ...]) -> Iterator[None]:
+    """Nobody follows the job into these replicas meanwhile.  Raises CHECKPOINT_IN_USE, REPLICA_NOT_WRITABLE."""
+    with ExitStack() as locks:
+        for replica in replicas:
+            if not replica.try_lock():
+                raise SavepointError(
+                    "CHECKPOINT_IN_USE",
+                    f"A program follows this job, and has its rows in {replica.path}.",
+                    hint="Stop the servers and readers of this job on this machine, then erase again.",
+                    path=str(replica.path),
+                )
+            locks.callback(replica.unlock)
         yield
-    finally:
-        if replica is not None:
-            replica.unlock()
 
 
 class _Receipt:
@@ -473,7 +485,7 @@ class _Receipt:
             "key_sha256": key_hash(plan.key, self._salt),
             "salt": self._salt,
             "places": self._places,
-            "replica": None if plan.replica is None else str(plan.replica.path),
+            "replicas": [str(replica.path) for replica in plan.replicas],
             "hot_keys": plan.hot_keys,
             "beyond_reach": list(plan.beyond),
         }

@@ -7,33 +7,42 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from millpond.catalogue import ARRIVAL_SECONDS, JobFolder, read_catalogue, wait_for_jobs
-from millpond.errors import CheckpointError, MillpondError, RequestError
+from millpond.catalogue import ARRIVAL_SECONDS, JobFolder, KnownEntries, read_catalogue, wait_for_jobs
+from millpond.errors import CONDITIONS, CheckpointError, MillpondError, RequestError
 from millpond.logs import EventLog, Trouble
+from millpond.replica.backends.choice import LMDB, BackendChoice, choose_backend
+from millpond.replica.indexes import StoreIndexes
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import Replica
+from millpond.schema.definition.indexes import Given, check_indexes, parse_indexes
 from millpond.schema.definition.operator_name import Entry, NamedOperator
 from millpond.schema.definition.table import TableDefinition
-from millpond.schema.store import store_id
+from millpond.schema.shard import Shard, parse_shard
 from millpond.settings import ReplicaSettings, Retention, RetentionWords, home
 from millpond.storage import open_storage, uri_of
 from millpond.storage.places import Places
+from millpond.storage.polling import until_answered
 from millpond.tables.align import align
 from millpond.tables.cut import PondCut
 from millpond.tables.default_tables import StoredTable, stored_tables, unknown_table, why_hidden
-from millpond.tables.forms.html import html_rows
+from millpond.tables.forms.html import html_tables
 from millpond.tables.job.bounds import ARRIVING, Bounds
 from millpond.tables.job.reads import JobReads
 from millpond.tables.scan.binding import Define
+from millpond.tables.sql.answer import SqlAnswer
+from millpond.tables.sql.end import SqlLimits
+from millpond.tables.sql.run import run_sql
+from millpond.tables.sql.subscribe import AnswerAt, NextBatch, Pause, SqlChanges, Step, run_steps, subscribe
 from millpond.tables.table import Table
 from millpond.tables.versions.names import NameFiles, VersionsOf, versions_of
+from millpond.tables.wanted import Wanted
 from millpond.versions import parse_job, table_name
 
 log = EventLog(__name__)
@@ -51,6 +60,9 @@ def open(
     follow: bool = True,
     wait_seconds: float | None = None,
     retention: RetentionByTable = None,
+    indexes: Mapping[str, Given] | None = None,
+    shard: str | None = None,
+    backend: str = LMDB,
     allow: Iterable[str | Path] = (),
     settings: ReplicaSettings | None = None,
 ) -> Pond:
@@ -67,6 +79,12 @@ def open(
                    The process that follows decides.  Other tables follow their definitions.  A name
                    that no table has raises UNKNOWN_TABLE, unless `wait_seconds=0` left no time to
                    learn the names
+    indexes:       by table, the columns by which to sort its rows besides the key, more than its
+                   definition names: `{"page_views": ["hits", ("site", "hits")]}`.  The process that
+                   follows keeps them up to date
+    shard:         follow only some partitions of each job: `1/3`, or by number `0-31`.  Then reads of
+                   whole tables need `Bounds(shard=…)`, and `connect_shards` has them combined
+    backend:       what keeps the replicas on disk: `lmdb`, or the name of one in an installed package
     allow:         places outside the pond where checkpoints and targets of links may lie.  Places
                    that this user's own `publish` and `define` named need no permission
     Raises:        NO_CHECKPOINT, UNKNOWN_TABLE, REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM, and what
@@ -75,7 +93,17 @@ def open(
     settings, deadline = settings or ReplicaSettings(), time.monotonic() + (wait_seconds or 0.0)
     if wait_seconds:
         wait_for_jobs(path, wait_seconds, allow=allow)
-    pond = Pond(path, replica_dir=replica_dir or home(), follow=follow, settings=settings, retention=retention, allow=allow)
+    pond = Pond(
+        path,
+        replica_dir=replica_dir or home(),
+        follow=follow,
+        settings=settings,
+        retention=retention,
+        indexes=indexes,
+        shard=None if shard is None else parse_shard(shard),
+        backend=choose_backend(backend),
+        allow=allow,
+    )
     if wait_seconds is None or wait_seconds > 0:
         try:
             pond.catch_up(_CATCH_UP_SECONDS if wait_seconds is None else max(0.0, deadline - time.monotonic()))
@@ -87,7 +115,7 @@ def open(
         except BaseException:
             pond.close()
             raise
-        pond._check_retention()
+        pond._check_names()
     return pond
 
 
@@ -102,14 +130,18 @@ class Pond:
         follow: bool,
         settings: ReplicaSettings,
         retention: RetentionByTable = None,
+        indexes: Mapping[str, Given] | None = None,
+        shard: Shard | None = None,
+        backend: BackendChoice | None = None,
         allow: Iterable[str | Path] = (),
     ) -> None:
+        self.shard = shard
+        self._backend = backend
         self._path = path
         self._places = Places.of(allow)
-        self._same_for_all = isinstance(retention, Retention)
+        same_for_all = isinstance(retention, Retention)
         if isinstance(retention, Retention):
             settings, retention = replace(settings, retention=retention), None
-        self._retention = dict(retention or {})
         self._home = replica_dir
         self._follow = follow
         self._settings = settings
@@ -129,6 +161,7 @@ class Pond:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._catalogue: list[tuple[JobFolder, list[Entry]]] = []
+        self._entries = KnownEntries()
         # The jobs that can't be read, and the tables that can't be read of other jobs, with the
         # reason.
         self._broken_jobs: dict[str, MillpondError] = {}
@@ -139,6 +172,8 @@ class Pond:
         root = open_storage(path)
         self._is_remote = root.is_remote
         self._names = NameFiles(root)
+        asked = {table: parse_indexes(given) for table, given in (indexes or {}).items()}
+        self._wanted = Wanted(settings.retention, same_for_all, dict(retention or {}), asked, self._names)
         self._refresh()
         if self._is_remote:
             threading.Thread(target=self._watch, name="millpond-catalogue", daemon=True).start()
@@ -163,10 +198,7 @@ class Pond:
         return f"<Pond {self.uri}: {', '.join(sorted(self._tables)) or 'no tables yet'}>"
 
     def _repr_html_(self) -> str:
-        tables = [
-            {"table": name, "job": table.job, "columns": table._columns_text()} for name, table in sorted(self._tables.items())
-        ]
-        return html_rows(tables, self.uri, most=None)
+        return html_tables(((name, table.job, table._columns_text()) for name, table in sorted(self._tables.items())), self.uri)
 
     def __getitem__(self, name: str) -> Table:
         """The table of that name.
@@ -204,6 +236,13 @@ class Pond:
                 raise error
         raise unknown_table(name, self.uri, self._tables)
 
+    def meant_by(self, table: str) -> str | None:
+        """The name that means this table's version now, if that is another name; None if no name does."""
+        for name, versions in list(self._versions.items()):
+            if name != table and versions.now_is(table):
+                return name
+        return None
+
     def wait_for_table(self, name: str, timeout_seconds: float = 60.0) -> Table:
         """The table of that name, as soon as it is defined.
 
@@ -240,6 +279,27 @@ class Pond:
         self._look()
         return sorted({*self._jobs, *self._broken_jobs})
 
+    def tables_of(self, job: str) -> list[str]:
+        """The names of all tables of a job, sorted: of everything in its state.  Empty if there is no such job.
+
+        Raises:  why not all of them are known: what the job's folder or its replica raises,
+                 such as REPLICA_BUILDING; why a store can't be read.
+        """
+        self._look()
+        if job in self._broken_jobs:
+            raise self._broken_jobs[job]
+        found = self._jobs.get(job)
+        if found is None:
+            return []
+        with found.replica.snapshot() as view:
+            stores = view.stores
+        for unread in stores.unread:
+            raise CONDITIONS[unread.condition].kind(unread.condition, unread.message, hint=unread.hint)
+        own = {definition.table for definition in self._defined(found.folder, stores)}
+        # Those that were defined twice are in neither job's list; a version has another name, too.
+        named = {name for name, table in dict(self._tables).items() if name not in self._versions and table.job == job}
+        return sorted(own | named)
+
     def broken_jobs(self) -> dict[str, MillpondError]:
         """Jobs whose folder can't be read, and why.
 
@@ -260,15 +320,82 @@ class Pond:
         """
         return align({name: self.now(name) for name in tables}, offsets)
 
+    def sql(
+        self,
+        statement: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | None = None,
+        *,
+        bounds: Bounds | None = None,
+        limits: SqlLimits | None = None,
+        separate: bool = False,
+        at: int | str | None = None,
+    ) -> SqlAnswer:
+        """The answer of a SELECT over tables of the pond, in DuckDB's SQL, all of one batch.
+
+            pond.sql("SELECT page, hits FROM page_views WHERE page >= ? ORDER BY hits DESC LIMIT 10", ["/a"])
+
+        Conditions on key columns choose which rows are read, and only the columns that are needed
+        are computed.  `t AT (VERSION => 41)` is a table as of a batch, `t AT (TIMESTAMP => '…')` as
+        of a time, if history is kept.  `EXPLAIN SELECT …` says how each table would be read.
+
+        parameters:  for `?`, a list; for `$name`, a dict
+        bounds:      what the tables must reflect
+        limits:      by default 60 seconds, and 1 GiB of memory
+        separate:    whether tables of several jobs may be of batches that end at different offsets
+        at:          a batch's number, or a time as a text, for all tables that have no AT
+        Raises:      INVALID_STATEMENT, UNKNOWN_TABLE, LIBRARY_MISSING; NOT_ALIGNED if the tables'
+                     jobs have no batch that ends at the same offsets; WRONG_TYPE for values that
+                     SQL can't hold; READ_TOO_LONG, ANSWER_TOO_LARGE, SQL_OUT_OF_MEMORY; as
+                     `Table.scan`.
+        """
+        return run_sql(self, statement, parameters, bounds=bounds, limits=limits or SqlLimits(), separate=separate, at=at)
+
+    def subscribe(
+        self,
+        statement: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | None = None,
+        *,
+        key: Sequence[str] | None = None,
+        limits: SqlLimits | None = None,
+    ) -> Iterator[SqlChanges]:
+        """The answer of a SELECT from one table, and then, without end, what each batch changes in it.
+
+            for changes in pond.subscribe("SELECT site, sum(hits) AS hits FROM page_views GROUP BY site", key=["site"]):
+                for change in changes:
+                    change.kind, change.old, change.new
+
+        The first changes insert the rows of the newest batch.  Each change is what two answers of
+        the statement show; where history is kept, none of the batches is passed over.
+
+        key:     columns of the answer that name a row, so that another value of the others is an
+                 update; without it rows only come and go
+        Raises:  as `sql`; INVALID_STATEMENT if two rows have the same key.
+        """
+
+        def do(step: Step) -> Any:
+            match step:
+                case AnswerAt():
+                    return self.sql(statement, parameters, limits=limits, at=step.batch)
+                case NextBatch():
+                    return self[step.table].get_all((), bounds=Bounds(min_batch=step.batch, wait_seconds=step.seconds))
+                case Pause():
+                    return time.sleep(step.seconds)
+
+        return run_steps(subscribe(key), do)
+
     def catch_up(
         self, timeout_seconds: float = 60.0, on_progress: Callable[[str], None] | None = None, *, table: str | None = None
     ) -> None:
         """Wait until all that is committed by now can be read, of all jobs or of one table's job.
 
-        Raises:  REPLICA_BEHIND after the timeout, or the error that stops a replica from following.
+        While a store can't be reached, it is asked again.
+
+        Raises:  REPLICA_BEHIND or STORAGE_UNAVAILABLE after the timeout, or the error that stops a replica from following.
                  The other jobs are brought up to date before either is raised.
         """
         deadline = time.monotonic() + timeout_seconds
+        if table is None:
+            until_answered(self._refresh, deadline)  # jobs that have begun since the last look
         jobs = {self[table].job} if table is not None else set(self._jobs)
         problem: MillpondError | None = None
         for name in sorted(jobs & self._jobs.keys()):
@@ -281,7 +408,7 @@ class Pond:
                 self._jobs[name].replica.catch_up(max(0.0, deadline - time.monotonic()), tell)
             except MillpondError as error:
                 problem = problem or error
-        self._refresh()
+        until_answered(self._refresh, deadline)
         if table is None:
             problem = problem or next(iter(self._broken_jobs.values()), None)
         if problem is not None:
@@ -307,11 +434,13 @@ class Pond:
         job = self._jobs.get(name) if name not in self._versions else None
         return PondCut(self.now, job if job is not None else self.now(name).job_reads, bounds)
 
-    def _check_retention(self) -> None:
-        """Close, and raise UNKNOWN_TABLE, if the retention names a table that doesn't exist."""
+    def _check_names(self) -> None:
+        """Close, and raise the error, if retention or indexes name a table that doesn't exist, or can't have the index."""
         try:
-            for name in self._retention:
+            for name in self._wanted.retention:
                 self[name]
+            for name, indexes in self._wanted.indexes.items():
+                check_indexes(self[name].definition, indexes)
         except BaseException:
             self.close()
             raise
@@ -416,9 +545,11 @@ class Pond:
         found = read_catalogue(self._path, self._places)
         catalogue: list[tuple[JobFolder, list[Entry]]] = []
         unread: dict[str, MillpondError] = {}
+        # On an object store a look at a file costs as much as reading it.
+        known = None if self._is_remote else KnownEntries(self._entries)
         for folder in found.jobs:
             try:
-                entries, broken = folder.read_entries()
+                entries, broken = folder.read_entries(known)
             except CheckpointError as error:  # not even the list of its tables can be read
                 found.broken[folder.job] = error
                 continue
@@ -429,6 +560,7 @@ class Pond:
         with self._lock:
             if not self._closed:
                 self._catalogue, self._broken_jobs, self._broken_definitions = catalogue, found.broken, unread
+                self._entries = known or self._entries
                 self._read_at = time.monotonic()
                 self._combine()
         self._close_retired()
@@ -477,6 +609,7 @@ class Pond:
     def _read_heartbeats(self) -> None:
         for job in list(self._jobs.values()):
             job.read_heartbeat()
+            job.shorter.refresh()
 
     def _combine(self) -> None:
         """Make the tables from what the catalogue and the replicas know."""
@@ -486,6 +619,7 @@ class Pond:
         for folder, entries in self._catalogue:
             job = self._jobs.get(folder.job)
             if job is None or job.folder.checkpoint != folder.checkpoint:
+                asked = self._wanted
                 if job is not None:
                     self._retired.append(job)
                 replica = Replica(
@@ -494,7 +628,10 @@ class Pond:
                     settings=self._settings,
                     follow=self._follow,
                     retention=partial(self._retentions, folder),
-                    wanted=partial(self._wanted, folder) if self._same_for_all or self._retention else None,
+                    wanted=partial(self._asked_retentions, folder) if asked.same_for_all or asked.retention else None,
+                    indexes=partial(self._store_indexes, folder),
+                    shard=self.shard,
+                    backend=self._backend,
                 )
                 job = self._jobs[folder.job] = JobReads(folder, replica, self._settings)
             for definition, define in self._definitions(job, entries, hidden):
@@ -541,37 +678,15 @@ class Pond:
             broken.pop(name, None)
         self._versions = found
 
+    # A job's follower calls these.
     def _retentions(self, folder: JobFolder, stores: StoresRecord) -> dict[str, Retention]:
-        """By store, the retention that was asked for here, or that the definition names.
+        return self._wanted.retentions(folder, self._defined(folder, stores))
 
-        The job's follower calls this.
-        """
-        if self._same_for_all:
-            return {}
-        out: dict[str, Retention] = {}
-        for definition in self._defined(folder, stores):
-            named = self._retention.get(self._asked_as(folder, definition.table))
-            if isinstance(named, RetentionWords):
-                out[store_id(*definition.store_id)] = named.over(definition.retention or self._settings.retention)
-            elif (kept := named or definition.retention) is not None:
-                out[store_id(*definition.store_id)] = kept
-        return out
+    def _asked_retentions(self, folder: JobFolder, stores: StoresRecord) -> dict[str, tuple[str, Retention]]:
+        return self._wanted.asked_retentions(folder, self._defined(folder, stores))
 
-    def _wanted(self, folder: JobFolder, stores: StoresRecord) -> dict[str, tuple[str, Retention]]:
-        """By table, its store and the retention that was asked for here.
-
-        The job's follower calls this.
-        """
-        kept = self._retentions(folder, stores)
-        tables = {definition.table: store_id(*definition.store_id) for definition in self._defined(folder, stores)}
-        named = [t for t in tables if self._same_for_all or self._asked_as(folder, t) in self._retention]
-        return {table: (tables[table], kept.get(tables[table], self._settings.retention)) for table in named}
-
-    def _asked_as(self, folder: JobFolder, table: str) -> str:
-        """The name by which a retention is asked for here: the table's own, or the one that means its version."""
-        parsed = parse_job(table)
-        is_version = table == folder.job and table not in self._retention and parsed is not None
-        return parsed[0] if is_version and parsed is not None and parsed[0] in self._names.names() else table
+    def _store_indexes(self, folder: JobFolder, stores: StoresRecord) -> dict[str, StoreIndexes]:
+        return self._wanted.store_indexes(folder, self._defined(folder, stores), stores)
 
     def _defined(self, folder: JobFolder, stores: StoresRecord) -> list[TableDefinition]:
         """All tables of a job as last read: a definition that can't be read now doesn't stop following."""

@@ -43,7 +43,7 @@ def _held(folder: str | Path, checkpoint: str, place: str | Path) -> Iterator[Ot
     """The batch that a checkpoint's replica holds, if there is one that can be read."""
     if str(folder) == MEMORY:
         return
-    replica = ReplicaPlace(Path(folder), checkpoint)
+    replica = ReplicaPlace(Path(folder), checkpoint)  # a shard hasn't all rows
     try:
         path = replica.current()
         if path is None:

@@ -11,7 +11,8 @@ from msgspec import structs
 
 from millpond.checkpoint.encoding import iter_elements
 from millpond.errors import MillpondError, ReplicaError, RequestError
-from millpond.replica.history.as_of import SnapshotAsOf, kept_of
+from millpond.native.lookup import Reader, TableLookup
+from millpond.replica.history.as_of import kept_of
 from millpond.replica.history.delete_cause import loses_rows
 from millpond.replica.history.keeper import closed_table
 from millpond.replica.history.with_expired import is_known
@@ -19,10 +20,11 @@ from millpond.replica.keys.codec import split_value, store_key
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import View
 from millpond.replica.row_stamp import without_stamp
-from millpond.replica.scan import iter_prefix
 from millpond.schema.definition.table import TableDefinition
 from millpond.tables.answer import Count, Cut, Row, Rows
 from millpond.tables.buckets.reads import BucketReads
+from millpond.tables.by_value.reads import By, IndexReads
+from millpond.tables.by_value.rows import iter_index_rows
 from millpond.tables.forms.html import columns_text
 from millpond.tables.forms.protocols import ShownTable
 from millpond.tables.history.changes import is_of_changes
@@ -34,7 +36,11 @@ from millpond.tables.job.cut_token import is_cut_of
 from millpond.tables.job.held_views import HOLDER
 from millpond.tables.job.other_versions import OtherVersions
 from millpond.tables.job.reads import Reads
-from millpond.tables.scan.binding import Binding, Define, bind
+from millpond.tables.job.shards import check_key, check_parts, check_shard
+from millpond.tables.job.stored_rows import StoredReads
+from millpond.tables.kept.shorter import hidden_of
+from millpond.tables.scan.binding import Binding, Define, bind, is_earlier
+from millpond.tables.scan.compiled import table_facts
 from millpond.tables.scan.key_range import Place, Span, prefix_span, range_span
 from millpond.tables.scan.keys import Key, KeyReader, given_keys
 from millpond.tables.scan.open_read import OpenRead
@@ -43,12 +49,8 @@ from millpond.tables.scan.raw_lookup import Lookups
 from millpond.tables.scan.rows import Found, iter_rows
 from millpond.tables.scan.token import pack, unpack
 
-# How many rows become columns at a time: enough for numpy, and their texts stay far below the limit
-# of an array.
-_ARROW_CHUNK_ROWS = 1 << 16
 
-
-class Table(ShownTable, PastReads, BucketReads):
+class Table(ShownTable, PastReads, BucketReads, IndexReads, StoredReads):
     """A named table of a pond.
 
     Keys are given as column names and Python values: `table.get(page="/index.html")`.  If a
@@ -69,6 +71,8 @@ class Table(ShownTable, PastReads, BucketReads):
         self._keys = KeyReader(definition)
         self._binding: Binding | None = None
         self._closed: bool | None = None
+        self._compiled: tuple[Binding, Reader, TableLookup | None] | None = None
+        self._lookup: TableLookup | None = None
         self.versions: OtherVersions | None = None
 
     @property
@@ -84,7 +88,7 @@ class Table(ShownTable, PastReads, BucketReads):
     @property
     def job(self) -> str:
         """The name of the job whose state this is."""
-        return self.job_reads.folder.job
+        return self.job_reads.name
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -102,7 +106,7 @@ class Table(ShownTable, PastReads, BucketReads):
     def read_by(self, reads: Reads) -> Self:
         """The same table, read by other views of its job."""
         other = copy(self)
-        other._reads = reads
+        other._reads, other._compiled, other._lookup = reads, None, None
         return other
 
     def of_token(self, token: str | None) -> Table:
@@ -130,17 +134,40 @@ class Table(ShownTable, PastReads, BucketReads):
         Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, KEY_MISSING, WRONG_TYPE; NOT_UP_TO_BOUND;
                  REPLICA_BUILDING, JOB_REPLACED, …
         """
+        if bounds is None and self._lookup is not None:
+            found: Row | None = self._lookup.row(key, columns)
+            if found is not None:
+                return found
         wanted = self._keys.stored(columns if key is None else self._keys.given(key, columns))
-        with self._open(bounds) as read:
-            return self._get(read, wanted)
+        with self.begin(bounds, is_checked=True) as read:
+            if bounds is None:
+                self._compile(read)
+            return self._get(read, wanted, bounds)
+
+    def _compile(self, read: OpenRead) -> TableLookup | None:
+        known = self._compiled
+        if known is not None and known[0] is read.binding and known[2] is None:
+            return None
+        reader = self._reads.reader(read.view)
+        if reader is None:
+            self._lookup = None
+            return None
+        if known is None or known[0] is not read.binding or known[1] is not reader:
+            facts = table_facts(read.binding)
+            known = self._compiled = read.binding, reader, None if facts is None else reader.table(facts)
+        self._lookup = known[2]
+        return known[2]
 
     def lookups(self) -> Lookups:
         """The newest batch, for lookups that leave rows as they are stored.
 
         The caller closes it.  Raises as `get`.
         """
-        with self._open(None) as read:
-            return Lookups(read.hand_on(), self._get)
+        with self.begin(is_checked=True) as read:
+            if read.view.stores.shard:
+                check_parts(read.view, read.binding)
+            compiled = self._compile(read)
+            return Lookups(read.hand_on(), self._get, compiled)
 
     def get_all(self, keys: Iterable[Any], *, bounds: Bounds | None = None) -> Rows:
         """The rows of several keys in their order, all of one batch; an empty row if there is none.
@@ -148,8 +175,8 @@ class Table(ShownTable, PastReads, BucketReads):
         Raises:  as `get`.
         """
         wanted = [self._keys.stored(self._keys.given(key)) for key in given_keys(keys)]
-        with self._open(bounds) as read:
-            return Rows([self._get(read, columns) for columns in wanted], read.cut)
+        with self.begin(bounds, is_checked=True) as read:
+            return Rows([self._get(read, columns, bounds) for columns in wanted], read.cut)
 
     def scan(
         self,
@@ -185,6 +212,7 @@ class Table(ShownTable, PastReads, BucketReads):
         *,
         start: Key | None = None,
         end: Key | None = None,
+        by: By | None = None,
         limit: int | None = None,
         reverse: bool = False,
         token: str | None = None,
@@ -198,9 +226,17 @@ class Table(ShownTable, PastReads, BucketReads):
         Python's slices, the start is included and the end isn't:
         `start={"page": "/a"}, end={"page": "/b"}` has all rows of page /a and none of page /b.
 
+        by:  a column or several, by whose index the rows are sorted in place of their key:
+             `by="hits", start={"hits": 100}`.  `start` and `end` name the first of them, and other
+             columns are those with which an index begins, see `top`.  Rows of equal values are
+             sorted by their key, and NULL comes first
         limit, reverse, token:  as `scan`
-        Raises:  INVALID_RANGE if a column in between is left out or has no order; as `scan`.
+        Raises:  INVALID_RANGE if a column in between is left out or has no order; with `by`, as
+                 `top`; as `scan`.
         """
+        if by is not None:
+            within = self._keys.given(key, columns)
+            return self._by_index(by, within, start, end, limit, reverse=reverse, token=token, bounds=bounds)
         prefix = self._keys.stored(self._keys.given(key, columns))
         first, last = (self._keys.stored(limit_) if limit_ else None for limit_ in (start, end))
         return self._page(
@@ -240,7 +276,7 @@ class Table(ShownTable, PastReads, BucketReads):
     def count(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Count:
         """How many rows the table has, or how many have the given key values.  Raises as `scan`."""
         wanted = self._keys.stored(self._keys.given(key, columns))
-        with self._open(bounds) as read:
+        with self.begin(bounds) as read:
             binding = read.binding
             if not wanted and self.definition.having is None and not binding.many and read.judge is None:
                 return Count(read.shown().count(binding.table), read.cut)
@@ -260,32 +296,34 @@ class Table(ShownTable, PastReads, BucketReads):
 
     def _all_to_arrow(self, pa: Any, bounds: Bounds | None) -> Any:
         """All rows, many at a time."""
-        from millpond.checkpoint.rows.columns import span
-        from millpond.tables.finish.columns import ColumnFinish, OrderedKeys
-        from millpond.tables.forms.arrow import table_schema, unexpired
-        from millpond.tables.forms.arrow_errors import Failures, join_tables, make_table
+        from millpond.tables.forms.arrow import table_schema
+        from millpond.tables.forms.arrow_errors import join_tables
+        from millpond.tables.scan.arrow_rows import iter_arrow
 
-        with self._open(bounds) as read:
-            binding, judged_ms = read.binding, None if read.shows_closed else read.cut.judged_ms
+        with self.begin(bounds) as read:
             shape = table_schema(pa, self.definition, self.job, read.view.record.batch)
-            finish, tables = ColumnFinish(self.definition), []
-            deadline = self._deadline()
-            pairs = iter_prefix(read.shown(), binding.table, b"")
-            while chunk := list(islice(pairs, _ARROW_CHUNK_ROWS)):
-                deadline.check()
-                ordered = OrderedKeys(self.definition.key_fields, binding.codec, [key for key, _ in chunk])
-                rows = span([without_stamp(stored) for _, stored in chunk])
-                failures = Failures()
-                table = make_table(pa, finish.arrays(pa, ordered, rows, None, failures), shape, failures)
-                tables.append(table if judged_ms is None else unexpired(pa, table, judged_ms))
-        return join_tables(pa, tables, shape)
+            whole = prefix_span(read.binding.definition, read.binding.codec, {})
+            return join_tables(pa, list(iter_arrow(pa, read, self.definition, [whole], self.job, self.deadline())), shape)
+
+    @property
+    def key_reader(self) -> KeyReader:
+        """Reads keys of this table."""
+        return self._keys
 
     # ------------------------------------------------------------ reading
 
-    def _open(self, bounds: Bounds | None) -> OpenRead:
+    def begin(self, bounds: Bounds | None = None, *, is_checked: bool = False) -> OpenRead:
+        """Begin a read, which the caller ends.
+
+        is_checked:  whether the caller checks itself what it may read of a shard
+        Raises:      ONLY_A_SHARD, OTHER_SHARD; as `get`.
+        """
         view, cut = self._reads.open(bounds)
         try:  # as in `JobReads.open`
-            return self._begin(view, self._bind(view.stores), cut)
+            binding = self._bind(view.stores)
+            if not is_checked and (view.stores.shard or (bounds is not None and bounds.shard)):
+                check_shard(view, binding, bounds)
+            return self._begin(view, binding, cut)
         except BaseException:
             view.close()
             raise
@@ -295,7 +333,12 @@ class Table(ShownTable, PastReads, BucketReads):
         if binding.ttl:  # the answer names the time at which TTLs were judged
             cut = structs.replace(cut, judged_ms=self._reads.clock_ms(view.record))
         shows_closed = binding.closes_windows if self._closed is None else self._closed
-        return OpenRead(view, binding, cut, shows_closed=shows_closed)
+        hidden = None
+        if binding.definition.resolutions is not None:
+            shorter = self.job_reads.shorter.of(binding.definition)
+            hidden = hidden_of(binding.definition, shorter, cut.position.watermark_ms) if shorter else None
+            cut = cut if hidden is None else structs.replace(cut, hidden=hidden.digest)
+        return OpenRead(view, binding, cut, shows_closed=shows_closed, hidden=hidden, shows_hidden=self._closed is True)
 
     def _bind(self, stores: StoresRecord) -> Binding:
         """How to read this generation.  Raises DEFINITION_MISMATCH if state and definition differ."""
@@ -306,8 +349,13 @@ class Table(ShownTable, PastReads, BucketReads):
                 self.definition, self._keys = binding.definition, KeyReader(binding.definition)
         return binding
 
-    def _get(self, read: OpenRead, columns: dict[str, Any]) -> Row:
+    def _get(self, read: OpenRead, columns: dict[str, Any], bounds: Bounds | None = None) -> Row:
         binding, cut, key = read.binding, read.cut, self._keys.row(columns)
+        if read.view.stores.shard or (bounds is not None and bounds.shard):
+            if key is None or not read.view.stores.shard:
+                check_shard(read.view, binding, bounds)
+            else:
+                check_key(read.view, binding, key, bounds)
         if key is None:
             return self._only_window(read, columns)
         ordered = binding.codec.encode(key[:-1] if binding.many else key)
@@ -328,7 +376,7 @@ class Table(ShownTable, PastReads, BucketReads):
                 return Row((), cut, evicted=self._was_lost(read, key))
             row = element
         value = binding.decode_value(row)
-        marked = stored if read.judge is None else read.judge(value, stored)
+        marked = stored if read.judge is None else read.judge(key, value, stored)
         if marked is None:
             return Row((), cut, evicted=True)
         values = binding.finish(key, value)
@@ -344,7 +392,7 @@ class Table(ShownTable, PastReads, BucketReads):
             return False
         may_be_forgotten = (
             kept_of(view.record, binding.table).closed_forgotten is not None
-            or isinstance(view.rows, SnapshotAsOf)  # it may have expired once more since
+            or is_earlier(view.rows)  # it may have expired once more since
             or is_built_late(view)
         )
         return None if may_be_forgotten else False
@@ -395,13 +443,14 @@ class Table(ShownTable, PastReads, BucketReads):
         self, span_of: Callable[[Binding], Span], reverse: bool, token: str | None, bounds: Bounds | None
     ) -> tuple[OpenRead, Span, bytes]:
         """A read, the rest of the span, and the query's id, a hash, if a token names a page."""
-        with self._open(bounds if token is None else None) as now:
+        # The first page was read from this shard.
+        with self.begin(bounds if token is None else None, is_checked=token is not None) as now:
             span = span_of(now.binding)
             if token is None:
                 return now.hand_on(), span, b""
             query = self._query_id(now, span, reverse)
             page = parse_token(token, query, table=self.name)
-            with self._at_page(now, page) as read:
+            with self._at_page(now, page, is_index=span.index is not None) as read:
                 self.job_reads.check(bounds, read.cut)
                 return read.hand_on(), span.beyond(page.place, reverse=reverse), query
 
@@ -409,7 +458,7 @@ class Table(ShownTable, PastReads, BucketReads):
         closed = (read.binding.may_expire or read.binding.ttl) and read.shows_closed
         return query_id(read.binding, span, reverse=reverse, closed=closed)
 
-    def _at_page(self, now: OpenRead, page: PageToken) -> OpenRead:
+    def _at_page(self, now: OpenRead, page: PageToken, *, is_index: bool) -> OpenRead:
         """A read of a page's batch, in place of one of the newest batch.  Raises TOKEN_EXPIRED."""
         view, binding = now.view, now.binding
         earlier = self._reads.try_batch(view, page.generation, page.batch)
@@ -417,7 +466,7 @@ class Table(ShownTable, PastReads, BucketReads):
             # History as of then may lack expired rows that an earlier page showed: retention
             # removes them as time passes.
             forgets = binding.may_expire and now.shows_closed
-            if self._reads.fixed or view.generation != page.generation or forgets:
+            if is_index or self._reads.fixed or view.generation != page.generation or forgets:
                 raise expired(page, self.name, view.record.batch)
             try:
                 earlier = as_of(view, binding.table, self.name, page.batch)
@@ -428,7 +477,9 @@ class Table(ShownTable, PastReads, BucketReads):
             return read.hand_on()
 
     def _iterate(self, read: OpenRead, span: Span, *, reverse: bool = False) -> Iterator[Found]:
-        return iter_rows(read.shown(), read.binding, span, judge=read.judge, reverse=reverse, deadline=self._deadline())
+        if span.index is not None:
+            return iter_index_rows(read, span, reverse=reverse, deadline=self.deadline())
+        return iter_rows(read.shown(), read.binding, span, judge=read.judge, reverse=reverse, deadline=self.deadline())
 
 
 def _hash_collision(table: str) -> ReplicaError:

@@ -6,7 +6,7 @@ line's --json writes the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -23,13 +23,16 @@ from millpond.schema.definition.resolutions import OF_BUCKETS
 from millpond.schema.definition.retention import retention_json
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.prepared import prepare
-from millpond.schema.values import Json, from_json, to_json, with_floats
+from millpond.schema.values import Json, encode_json, from_json, to_json, with_floats
 from millpond.tables.answer import Answer, Count, Cut, Lag, Rows
 from millpond.tables.buckets.answer import Series, Span, Total, Used
 from millpond.tables.history.changes import Changes
 from millpond.tables.history.find_event import EventAnswer, Late
 from millpond.tables.history.versions import Versions
 from millpond.tables.job.cut_token import CutToken
+from millpond.tables.job.shards import ShardState
+from millpond.tables.job.stored_rows import StoredFacts, StoredRows
+from millpond.tables.sql.reading.scan import TableRead
 from millpond.wire.declare import says
 from millpond.wire.rows import JsonRow, WriteRow
 
@@ -41,7 +44,7 @@ _write_time = to_json(TIMESTAMP)
 read_time = from_json(TIMESTAMP, column="since")
 
 
-def _ref(name: str) -> dict[str, str]:
+def ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -90,6 +93,14 @@ class RowsAnswer(FromCut, frozen=True, kw_only=True):
     token: Annotated[str | None, says("Asks for the next page.")]
 
 
+class StoredAnswer(FromCut, frozen=True, kw_only=True):
+    """Rows as they are stored: keys, then rows, in base64; by an index, the entry comes first."""
+
+    rows: list[tuple[bytes, ...]]
+    more: bool
+    facts: StoredFacts | None
+
+
 class CountAnswer(FromCut, frozen=True, kw_only=True):
     """A number of rows."""
 
@@ -105,6 +116,7 @@ class ChangeJson(msgspec.Struct, frozen=True, kw_only=True):
     old: JsonRow | None
     new: JsonRow | None
     final: JsonRow | None
+    repaired: bool = False
 
 
 class ChangesAnswer(FromCut, frozen=True, kw_only=True):
@@ -198,6 +210,7 @@ class CutAnswer(FromCut, frozen=True, kw_only=True):
 
     cut_token: str = msgspec.field(name="cut")
     seconds: float
+    state: ShardState
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +232,7 @@ class RetentionJson(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableAnswer(FromCut, frozen=True, kw_only=True):
-    """A table: its definition, and how many rows it has."""
+    """A table: its definition, and how many rows it has; of a shard, those of its partitions."""
 
     row_count: int
     key: list[str]
@@ -227,6 +240,8 @@ class TableAnswer(FromCut, frozen=True, kw_only=True):
     derived: bool
     warnings: list[str]
     retention: RetentionJson | None
+    meant_by: Annotated[str | None, says("The name that means this version of an aggregate now.")] = None
+    shard: Annotated[str | None, says("The partitions that this server follows, if these aren't all.")] = None
 
 
 class ErrorJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,13 +269,41 @@ class UnreadTable(msgspec.Struct, frozen=True, kw_only=True):
 class TablesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """All tables; for a table that can't be read, why."""
 
-    tables: list[Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": [_ref("TableAnswer"), _ref("UnreadTable")]})]]
+    tables: list[Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": [ref("TableAnswer"), ref("UnreadTable")]})]]
 
 
 class AlignedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """At which batch each table has read the same input."""
 
     tables: list[FromCut]
+
+
+class SqlColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """A column of an answer, with its type in Spark's words."""
+
+    name: str
+    type: str
+
+
+class SqlRead(msgspec.Struct, frozen=True, kw_only=True):
+    """How a table was read: `scan`, or by which columns of its key, and how many rows."""
+
+    table: str
+    how: str
+    rows: int
+
+
+# In an answer as Arrow: the jobs in the metadata of the schema, the reads in those of the last batch.
+CUTS, READS = "millpond.cuts", "millpond.reads"
+
+
+class SqlRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a statement; `jobs` has the batch of each job that it reflects."""
+
+    columns: list[SqlColumn]
+    rows: list[JsonRow]
+    jobs: list[FromCut]
+    reads: list[SqlRead]
 
 
 class SavepointJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -381,6 +424,7 @@ class ReadyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 prepare(
     RowsAnswer,
+    StoredAnswer,
     CountAnswer,
     ChangesAnswer,
     VersionsAnswer,
@@ -462,6 +506,7 @@ def answer_json(table: str, answer: Answer | Count, write: WriteRow, *, gaps: bo
                     old=write(change.old or {}),
                     new=write(change.new or {}),
                     final=write(change.final or {}),
+                    repaired=change.repaired,
                 )
                 for change in answer
             ]
@@ -482,8 +527,10 @@ def answer_json(table: str, answer: Answer | Count, write: WriteRow, *, gaps: bo
         case EventAnswer():
             late, reason = answer.late, answer.reason
             return EventFound(**source, batch_read=answer.batch_read, applied=answer.applied, late=late, reason=reason)
+        case StoredRows():
+            return StoredAnswer(**source, rows=answer, more=answer.more, facts=answer.facts)
         case CutToken():
-            return CutAnswer(**source, cut_token=answer.token, seconds=answer.seconds)
+            return CutAnswer(**source, cut_token=answer.token, seconds=answer.seconds, state=answer.state)
     raise AssertionError(answer)
 
 
@@ -519,11 +566,34 @@ def aligned_json(tables: Mapping[str, Table]) -> AlignedAnswer:
     return AlignedAnswer(tables=[cut_json(name, table.get_all(()).cut) for name, table in tables.items()])
 
 
-def table_json(name: str, count: Count, definition: TableDefinition) -> TableAnswer:
+def sql_ends(columns: Iterable[tuple[str, str]], cuts: Iterable[Cut], reads: Iterable[TableRead]) -> tuple[bytes, bytes]:
+    """What stands before and after the rows in the JSON of a statement's answer, a `SqlRows`.
+
+    columns:  names and types
+    """
+    head = encode_json([SqlColumn(name=name, type=type_) for name, type_ in columns])
+    return b'{"columns":' + head + b',"rows":[', f'],"jobs":{sql_cuts(cuts)},"reads":{sql_reads(reads)}}}'.encode()
+
+
+def sql_cuts(cuts: Iterable[Cut]) -> str:
+    """`jobs` of a `SqlRows` in JSON."""
+    return encode_json([cut_json("", cut) for cut in cuts]).decode()
+
+
+def sql_reads(reads: Iterable[TableRead]) -> str:
+    """`reads` of a `SqlRows` in JSON."""
+    return encode_json([SqlRead(table=read.table, how=read.how, rows=read.rows) for read in reads]).decode()
+
+
+def table_json(
+    name: str, count: Count, definition: TableDefinition, meant_by: str | None = None, shard: str | None = None
+) -> TableAnswer:
     """A table: its definition, how many rows it has, and the batch of that.
 
     count, definition:  of the table; take the count first: a table that nobody defined gets its
                         definition from the state that was counted
+    meant_by:           the name that means this version of an aggregate
+    shard:              to which the rows belong that were counted
     """
     columns = [Column(name=c.name, type=str(c.type), key=True, raw=None) for c in definition.key]
     columns += [Column(name=c.name, type=str(c.type), key=False, raw=c.raw) for c in definition.values]
@@ -537,6 +607,8 @@ def table_json(name: str, count: Count, definition: TableDefinition) -> TableAns
         derived=definition.derived,
         warnings=list(definition.warnings),
         retention=None if retention is None else RetentionJson(**retention),
+        meant_by=meant_by,
+        shard=shard,
     )
 
 

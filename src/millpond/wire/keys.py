@@ -15,18 +15,20 @@ from typing import Any
 
 from millpond.errors import RequestError
 from millpond.schema.definition.table import TableDefinition, key_parts
+from millpond.schema.types import SparkType
 from millpond.schema.values import from_json, from_text
 
 Key = dict[str, Any]
 NULL_SUFFIX = "__isnull"
 
 
-def parse_pairs(definition: TableDefinition, pairs: Iterable[tuple[str, str]]) -> Key:
+def parse_pairs(definition: TableDefinition, pairs: Iterable[tuple[str, str]], *, by_value: bool = False) -> Key:
     """A key, or a part of one, from pairs of column and text.
 
+    by_value:  of a read by an index: the columns may be any of the table
     Raises:  WRONG_TYPE; INVALID_REQUEST if a column is named twice or `__isnull` isn't 1.
     """
-    types = {c.name: c.type for c in key_parts(definition)}
+    types = _types(definition, by_value=by_value)
     key: Key = {}
     for name, text in pairs:
         column = name.removesuffix(NULL_SUFFIX)
@@ -53,9 +55,10 @@ def parse_pairs(definition: TableDefinition, pairs: Iterable[tuple[str, str]]) -
     return key
 
 
-def parse_object(definition: TableDefinition, data: Any) -> Key:
+def parse_object(definition: TableDefinition, data: Any, *, by_value: bool = False) -> Key:
     """A key, or a part of one, from a decoded JSON object with a member for each column.
 
+    by_value:  as for `parse_pairs`
     Raises:  WRONG_TYPE; INVALID_REQUEST if it isn't an object.
     """
     if not isinstance(data, dict):
@@ -64,5 +67,9 @@ def parse_object(definition: TableDefinition, data: Any) -> Key:
             "A key must be a JSON object with a member for each key column.",
             hint="Write it like {" + ", ".join(f'"{c.name}": …' for c in definition.key) + "}.",
         )
-    types = {c.name: c.type for c in key_parts(definition)}
+    types = _types(definition, by_value=by_value)
     return {n: from_json(types[n], column=n)(v) if n in types else v for n, v in data.items()}
+
+
+def _types(definition: TableDefinition, *, by_value: bool) -> dict[str, SparkType]:
+    return {**{c.name: c.type for c in key_parts(definition)}, **(definition.types if by_value else {})}

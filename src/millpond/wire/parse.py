@@ -48,7 +48,9 @@ class Asked(NamedTuple, Generic[QuestionType]):
     def typed(self, definition: TableDefinition) -> QuestionType:
         """The question, its keys by the types of a table.  Raises WRONG_TYPE, INVALID_REQUEST."""
         question = self.question.typed(definition)
-        return structs.replace(question, key=parse_pairs(definition, self.columns)) if self.columns else question
+        if not self.columns:
+            return question
+        return structs.replace(question, key=parse_pairs(definition, self.columns, by_value=question.is_by_value))
 
 
 @lru_cache

@@ -20,6 +20,7 @@ from millpond.schema.definition.table import TableDefinition
 from millpond.schema.prepared import prepare
 from millpond.tables.answer import Answer, Rows
 from millpond.tables.job.bounds import Bounds
+from millpond.tables.job.stored_rows import StoredSpan
 from millpond.wire.declare import says
 from millpond.wire.keys import Key, parse_object
 
@@ -74,6 +75,11 @@ class Question(AsOf, frozen=True, kw_only=True):
         """How long the question waits for its table."""
         return self.bounds.wait_seconds if self.bounds is not None else 0.0
 
+    @property
+    def is_by_value(self) -> bool:
+        """Whether its columns may be any of the table, and not the key's only."""
+        return False
+
     def typed(self, definition: TableDefinition) -> Self:  # noqa: ARG002 - for those that have keys
         """The same, its keys by the types of a table.  Raises WRONG_TYPE, INVALID_REQUEST."""
         return self
@@ -85,7 +91,8 @@ class Question(AsOf, frozen=True, kw_only=True):
 
 def _typed(question: Any, definition: TableDefinition, *names: str) -> Any:
     given = {name: getattr(question, name) for name in names}
-    return structs.replace(question, **{n: parse_object(definition, key) for n, key in given.items() if key is not None})
+    typed = {n: parse_object(definition, key, by_value=question.is_by_value) for n, key in given.items() if key is not None}
+    return structs.replace(question, **typed)
 
 
 _KEY = says("Key columns, all or some, by name.")
@@ -94,13 +101,16 @@ _END = says("End before this.")
 
 
 class Scan(Question, frozen=True, kw_only=True):
-    """Rows in key order: of a part of the key, of a range of keys, or of windows between two times."""
+    """Rows in order of their key, or of an index: of a part of it, of a range, or of windows between two times."""
 
     key: Annotated[Key, _KEY] = {}
     start: Annotated[Key | None, _START] = None
     end: Annotated[Key | None, _END] = None
     since: Annotated[str | None, says("Only windows that begin at this time or later.")] = None
     until: Annotated[str | None, says("Only windows that begin before this time.")] = None
+    by: Annotated[
+        list[str] | None, says("In the order of an index by these columns; key, start and end then name columns of the index.")
+    ] = None
     limit: Annotated[int | None, says("The largest number of rows.", minimum=1)] = None
     reverse: Annotated[bool, says("Against the order of the key.")] = False
     token: Annotated[str | None, says("The next page: the token of the answer before.")] = None
@@ -111,7 +121,11 @@ class Scan(Question, frozen=True, kw_only=True):
     @property
     def is_everything(self) -> bool:
         """Whether it asks for all rows of the table, in key order."""
-        return not (self.key or self.reverse or self.limit or self.token) and not self._is_ranged
+        return not (self.key or self.reverse or self.limit or self.token or self.by) and not self._is_ranged
+
+    @property
+    def is_by_value(self) -> bool:
+        return self.by is not None
 
     @property
     def _is_ranged(self) -> bool:
@@ -119,7 +133,7 @@ class Scan(Question, frozen=True, kw_only=True):
 
     def is_lookup(self, definition: TableDefinition) -> bool:
         """Whether it asks for the one row of a whole key."""
-        if self._is_ranged or self.token is not None or self.reverse:
+        if self._is_ranged or self.token is not None or self.reverse or self.by is not None:
             return False
         return len(self.key) == len(definition.key) and all(c.name in self.key for c in definition.key)
 
@@ -128,14 +142,14 @@ class Scan(Question, frozen=True, kw_only=True):
         page: dict[str, Any] = {"limit": self.limit, "reverse": self.reverse, "token": self.token, "bounds": self.bounds}
         is_timed = self.since is not None or self.until is not None
         rows: Rows
-        if self.start is not None or self.end is not None:
+        if self.start is not None or self.end is not None or self.by is not None:
             if is_timed:
                 raise RequestError(
                     "INVALID_REQUEST",
-                    "The question mixes start or end, of a range, with since or until, of windows.",
+                    "The question mixes start, end or by, of a range, with since or until, of windows.",
                     hint="Use one of the two.",
                 )
-            rows = table.range(self.key, start=self.start, end=self.end, **page)
+            rows = table.range(self.key, start=self.start, end=self.end, by=self.by, **page)
         elif is_timed:
             rows = table.windows(self.key, since=self.since, until=self.until, **page)
         else:
@@ -265,6 +279,17 @@ class ListSeries(FindTotal, frozen=True, kw_only=True):
         return answer
 
 
+class ReadStored(Question, frozen=True, kw_only=True):
+    """Rows as they are stored, for routers, which merge those of several shards."""
+
+    span: Annotated[StoredSpan | None, says("Which of them; without it none.")] = None
+    facts: Annotated[bool, says("With what is needed to read them.")] = False
+
+    def ask(self, table: Any) -> Answer:
+        answer: Answer = table.stored_rows(self.span, facts=self.facts, bounds=self.bounds)
+        return answer
+
+
 class KeepCut(Question, frozen=True, kw_only=True):
     """The newest batch, which stays readable for a while."""
 
@@ -277,7 +302,7 @@ class Define(Question, frozen=True, kw_only=True):
     """A table's definition, as soon as there is one."""
 
     def ask(self, table: Any) -> Answer:
-        answer: Answer = table.count(bounds=self.bounds)  # a table that nobody defined gets its definition from the newest state
+        answer: Answer = table.get_all((), bounds=self.bounds)  # a table that nobody defined is defined by the newest state
         return answer
 
 
@@ -286,6 +311,25 @@ class Align(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     tables: Annotated[list[str], says("Names of tables.", minItems=1)]
     offsets: Annotated[dict[str, Any] | None, says("The ends of the sources; without them, the newest that all jobs have.")] = None
+
+
+class AskSql(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A SELECT over tables."""
+
+    statement: Annotated[str, says("One SELECT, in DuckDB's SQL.", minLength=1)]
+    parameters: Annotated[list[Any] | dict[str, Any] | None, says("Values for `?`, or by name for `$name`.")] = None
+    separate: Annotated[bool, says("Whether tables of several jobs may be of batches that end at different offsets.")] = False
+    bounds: Annotated[BoundsField | None, says("What the tables must reflect.", **{"$ref": "#/components/schemas/Bounds"})] = None
+    at: Annotated[int | str | None, says("A batch, or a time as an ISO text, for all tables that have no AT.")] = None
+
+
+class SubscribeSql(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A SELECT from one table, and what each batch changes in its answer."""
+
+    statement: Annotated[str, says("One SELECT from one table, in DuckDB's SQL.", minLength=1)]
+    parameters: Annotated[list[Any] | dict[str, Any] | None, says("Values for `?`, or by name for `$name`.")] = None
+    by: Annotated[list[str] | None, says("Columns that name a row; empty for answers of one row.")] = None
+    since: Annotated[str | None, says("The id of an event: go on after it.")] = None
 
 
 class CreateSavepoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -317,6 +361,7 @@ prepare(
     FindEvent,
     FindTotal,
     ListSeries,
+    ReadStored,
     KeepCut,
     Define,
     Align,

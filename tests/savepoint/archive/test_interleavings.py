@@ -24,7 +24,7 @@ from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import LocalStorage
 from spark_files.checkpoint import KEY, VALUE, WrittenCheckpoint
-from suite.sizes import examples
+from suite.sizes import IS_LONG
 
 _KEY, _VALUE = decoder(KEY), decoder(VALUE)
 
@@ -197,7 +197,7 @@ ops = st.one_of(
 )
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=200 if IS_LONG else 25)
 @given(st.lists(ops, min_size=5, max_size=40))
 def test_every_archived_batch_is_exact(order: list[Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="archive-") as folder:

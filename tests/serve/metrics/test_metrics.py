@@ -14,8 +14,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import millpond
+from millpond.operate.durations import BUCKETS
 from millpond.schema.types import Field, atomic
-from millpond.serve.metrics.counts import BUCKETS, Meter
+from millpond.serve.metrics.counts import Meter
 from servers.serving import wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
 
@@ -79,7 +80,7 @@ def test_every_metric_stands_in_the_manual_and_no_other(client: httpx.Client) ->
     types = dict(re.findall(r"# TYPE ((?:millpond|process)_\w+) (\w+)", client.get("/metrics").text))
     assert written == set(types)
     units = ("seconds", "bytes", "batches", "rows", "batch", "readable", "running", "total")
-    units += ("connections", "streams", "waits", "fds", "info", "failing")
+    units += ("connections", "streams", "waits", "fds", "info", "failing", "records", "partitions", "failed")
     assert all(name.endswith(units) for name in types)
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in types.items())
 
@@ -114,17 +115,20 @@ def test_a_journal_that_cant_be_flushed_is_counted(serve: Any, tmp_path: Path, o
 def test_counts_of_several_processes_add_up_and_outlive_them(tmp_path: Path) -> None:
     for _ in range(2):
         gone = Meter(tmp_path)
-        gone.count("rows", 200, 0.0002)
+        gone.count("rows", 200, 0.0002, tables=["views"])
         gone.note_followers({"job": dict.fromkeys(("batches_applied", "rows_applied", "apply_seconds"), 2) | _REST})
         gone.write()
         gone.write()
     here = Meter(tmp_path)
-    here.count("rows", 200, 60.0)
-    here.count("rows", 404, 0.0)
+    here.count("rows", 200, 60.0, tables=["views"])
+    here.count("rows", 404, 0.0, tables=["hosts"])
     here.write()
     total = here.total()
     assert total.requests == {"rows": {200: 3, 404: 1}}
-    assert (total.durations["rows"][0], total.durations["rows"][1], total.durations["rows"][len(BUCKETS)]) == (1, 2, 1)
+    rows = total.durations["rows"].buckets
+    assert (rows[0], rows[1], rows[len(BUCKETS)]) == (1, 2, 1)
+    assert total.durations["rows"].seconds == pytest.approx(60.0004)
+    assert {table: (took.count, took.buckets[1]) for table, took in here.reads().items()} == {"views": (3, 2), "hosts": (1, 0)}
     assert total.followers["job"]["batches_applied"] == 4
     (tmp_path / "broken.json").write_text("{")
     assert here.total().requests == total.requests
@@ -164,4 +168,4 @@ def test_a_scrape_tells_of_all_processes_what_they_are_and_hold(serve: Any, type
         assert [name for name in facts if name.startswith("millpond_build_info{") and f'version="{version("millpond")}"' in name]
 
 
-_REST = dict.fromkeys(("bootstraps", "bootstrap_records", "bootstrap_seconds", "errors", "journal_errors"), 0)
+_REST = dict.fromkeys(("bootstraps", "bootstrap_records", "bootstrap_seconds", "errors", "journal_errors", "aside_errors"), 0)

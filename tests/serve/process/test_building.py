@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ import pytest
 
 import millpond
 from millpond.catalogue import create_beside
-from millpond.errors import MillpondError, ReplicaError
+from millpond.errors import MillpondError, ReplicaError, RequestError
 from millpond.schema.definition.table import parse_definition
-from millpond.settings import ClientSettings
+from millpond.serve.access.tokens import add_token
+from millpond.settings import ClientSettings, RouterSettings
 from servers.proxy import proxy
 from servers.s3 import BUCKET, moto_server, upload, use
 from servers.serving import wait_until_ready
@@ -191,6 +193,48 @@ def test_a_server_says_how_far_the_build_is_and_then_answers(
             assert sorted((dict(row) for row in hasty[name].scan()), key=by_page) == rows
 
 
+def test_keys_of_a_job_stay_shut_until_its_tables_are_known(cell: Held, serve: Any, tmp_path: Path) -> None:
+    create_beside(cell.place).storage.write("tables/counts.json", b"")
+    tokens = tmp_path / "readers.json"
+    whole = add_token(tokens, "whole", tables=["*"], metrics=True)
+    some = add_token(tokens, "some", tables=["counts-hdfs.*"], metrics=True)
+    none = add_token(tokens, "none", tables=["other"], metrics=True)
+    with serve(cell.place, "--tokens", str(tokens), "--no-samples") as (address, _), httpx.Client(base_url=address) as client:
+
+        def asked(token: str) -> tuple[int, str]:
+            answer = client.get("/jobs/counts-hdfs/hot-keys", headers={"authorization": f"Bearer {token}"})
+            return answer.status_code, answer.json().get("error", {}).get("condition", "")
+
+        try:
+            wait_until(lambda: asked(some) == (503, "REPLICA_BUILDING"))
+            assert asked(none) == (503, "REPLICA_BUILDING")
+            assert asked(whole) == (200, "")
+        finally:
+            cell.let_go()
+        wait_until_ready(client)
+        assert (asked(some)[0], asked(none)) == (200, (403, "NOT_ALLOWED"))
+
+
+def test_who_waits_for_the_same_look_takes_no_turn_of_others(cell: Held, serve: Any) -> None:
+    with (
+        serve(cell.place, "--max-large-answers", "2", "--no-samples") as (address, _),
+        httpx.Client(base_url=address, timeout=20) as client,
+        ThreadPoolExecutor(6) as readers,
+    ):
+        try:
+            # The doctor waits for the file that nobody gets.
+            asked = [readers.submit(httpx.get, f"{address}/jobs/counts-hdfs/advice", timeout=90) for _ in range(6)]
+            for _ in range(20):
+                assert client.get("/jobs/counts-hdfs/hot-keys").status_code == 200
+                time.sleep(0.05)
+            assert not any(each.done() for each in asked)
+        finally:
+            cell.let_go()
+        found = [each.result() for each in asked]
+        assert [each.status_code for each in found] == [200] * 6
+        assert len({each.text for each in found}) == 1
+
+
 def test_a_client_with_patience_gets_its_answer_when_the_build_is_done(cell: Held, rows: list[dict[str, Any]], serve: Any) -> None:
     patient = ClientSettings(tries=200, first_pause_seconds=0.02, last_pause_seconds=0.05)
     with serve(cell.place) as (address, _), millpond.connect(address, settings=patient) as client:
@@ -201,3 +245,27 @@ def test_a_client_with_patience_gets_its_answer_when_the_build_is_done(cell: Hel
             assert waiting.finished.is_set()
         finally:
             waiting.join()
+
+
+@pytest.mark.parametrize("name", ["counts", "counts-hdfs.aggregate_0"], ids=["defined", "undefined"])
+def test_a_router_says_that_its_servers_still_build(cell: Held, rows: list[dict[str, Any]], serve: Any, name: str) -> None:
+    if name != "counts":
+        create_beside(cell.place).storage.write("tables/counts.json", b"")
+    with (
+        serve(cell.place) as (address, _),
+        httpx.Client(base_url=address, timeout=30) as client,
+        millpond.connect_shards([address], settings=RouterSettings(client=ONCE)) as pond,
+    ):
+        try:
+            wait_until(lambda: client.get(f"/tables/{name}/rows").json()["error"]["condition"] == "REPLICA_BUILDING")
+            for _ in range(2):
+                with pytest.raises(ReplicaError) as refused:
+                    pond[name].count()
+                assert refused.value.condition == "REPLICA_BUILDING"
+        finally:
+            cell.let_go()
+        wait_until_ready(client)
+        assert pond[name].count() == len(rows)
+        with pytest.raises(RequestError) as unknown:
+            pond["nothing"]
+        assert unknown.value.condition == "UNKNOWN_TABLE"

@@ -15,8 +15,8 @@ import pytest
 import millpond
 from millpond.errors import MillpondError
 from millpond.serve.access.tokens import add_token
+from millpond.serve.kept_options import by_pond, check_names, parse_retention
 from millpond.serve.ponds import check_room, name_places
-from millpond.serve.retention_options import check_retention, parse_retention, retention_by_pond
 from millpond.settings import Retention, RetentionWords
 from servers.serving import wait_until_ready, write_certificate
 from spark_files.checkpoint import WrittenCheckpoint
@@ -132,20 +132,20 @@ def test_what_is_kept_of_no_table_is_refused_or_told(tmp_path: Path) -> None:
     places = {"x": str(one), "y": str(two)}
     kept = RetentionWords(history="5")
     names = ("job.aggregate_0", "x/job.aggregate_0", "other.aggregate_0", "y/other.aggregate_0")
-    assert check_retention(dict.fromkeys(names, kept), places) == []
+    assert check_names(dict.fromkeys(names, kept), places) == []
     for wrong in ("jab.aggregate_0", "y/job.aggregate_0", "z/job.aggregate_0"):
         with pytest.raises(MillpondError) as refused:
-            check_retention({names[0]: kept, wrong: kept}, places)
+            check_names({names[0]: kept, wrong: kept}, places)
         assert (refused.value.condition, refused.value.context["table"]) == ("UNKNOWN_TABLE", wrong)
     assert "job.aggregate_0" in refused.value.hint
     started = tmp_path / "started"
     WrittenCheckpoint(started)
     (started / "offsets").mkdir()
-    assert check_retention({names[0]: kept, "started.aggregate_0": kept}, {**places, "z": str(started)}) == ["started.aggregate_0"]
+    assert check_names({names[0]: kept, "started.aggregate_0": kept}, {**places, "z": str(started)}) == ["started.aggregate_0"]
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "pond.json").write_text('{"format": 1}')
-    assert check_retention({"page_views": kept}, {"z": str(tmp_path / "empty")}) == ["page_views"]
-    assert retention_by_pond({"a": kept, "x/b": kept, "x/a": RetentionWords(), "q/c": kept}, ("x", "y")) == {
+    assert check_names({"page_views": kept}, {"z": str(tmp_path / "empty")}) == ["page_views"]
+    assert by_pond({"a": kept, "x/b": kept, "x/a": RetentionWords(), "q/c": kept}, ("x", "y")) == {
         "x": {"a": RetentionWords(), "b": kept, "q/c": kept},
         "y": {"a": kept, "q/c": kept},
     }

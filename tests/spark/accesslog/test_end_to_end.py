@@ -48,7 +48,7 @@ FOLLOWED_LINES = 2400
 AHEAD_LINES = 400
 # A server's errors for a table whose job has no batch yet.
 EARLY = {"UNKNOWN_TABLE", "NO_CHECKPOINT", "NO_COMMITTED_BATCH", "REPLICA_BUILDING"}
-TABLES = ("page_views", "page_minutes", "hosts", "bad_lines")
+TABLES = ("page_views", "page_visitors", "hosts", "bad_lines")
 BUSY_PAGE = "/images/NASA-logosmall.gif"
 
 FOLLOWING_JOB = f"""
@@ -119,45 +119,84 @@ def clock(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-PAGE_VIEWS = ("hits", "bytes", "visitors", "status_2xx", "status_3xx", "status_4xx", "status_5xx")
+Bucket = tuple[str, str, str]
+"""A page, a resolution, and the start of one of its buckets; of a total, the latter two are empty."""
+
+# Resolution -> length and keeping time of its buckets, in seconds.
+RESOLUTIONS: dict[str, tuple[int, int | None]] = {
+    "1 minute": (60, 2 * 86_400),
+    "1 hour": (3600, 90 * 86_400),
+    "1 day": (86_400, None),
+}
+PAGE_VIEWS = ("hits", "bytes", "status_2xx", "status_3xx", "status_4xx", "status_5xx")
 
 
-def page_views_at(visits: Sequence[Visit], last_line: int) -> dict[str, tuple[int, ...]]:
-    """The rows of page_views by page, over the lines up to `last_line`."""
-    hits, size, status = Counter[str](), Counter[str](), Counter[tuple[str, int]]()
+def buckets_of(visit: Visit) -> list[Bucket]:
+    """The buckets that a visit is in, and the total of its page."""
+    starts = {name: clock(visit.seconds - visit.seconds % length) for name, (length, _) in RESOLUTIONS.items()}
+    return [(visit.page, "", ""), *((visit.page, name, start) for name, start in starts.items())]
+
+
+def page_views_at(visits: Sequence[Visit], last_line: int) -> dict[Bucket, tuple[int, ...]]:
+    """The numbers of page_views by bucket, totals too, over the lines up to `last_line`."""
+    hits, size, status = Counter[Bucket](), Counter[Bucket](), Counter[tuple[Bucket, int]]()
+    for visit in visits:
+        if visit.line <= last_line:
+            for bucket in buckets_of(visit):
+                hits[bucket] += 1
+                size[bucket] += visit.size
+                status[bucket, visit.status // 100] += 1
+    return {one: (n, size[one], *(status[one, digit] for digit in (2, 3, 4, 5))) for one, n in hits.items()}
+
+
+def visitors_at(visits: Sequence[Visit], last_line: int) -> dict[str, int]:
+    """How many hosts by page, over the lines up to `last_line`."""
     hosts = defaultdict(set)
     for visit in visits:
         if visit.line <= last_line:
-            hits[visit.page] += 1
-            size[visit.page] += visit.size
-            status[visit.page, visit.status // 100] += 1
             hosts[visit.page].add(visit.host)
-    return {page: (n, size[page], len(hosts[page]), *(status[page, digit] for digit in (2, 3, 4, 5))) for page, n in hits.items()}
+    return {page: len(seen) for page, seen in hosts.items()}
 
 
-def page_minutes_at(visits: Sequence[Visit], last_line: int) -> dict[tuple[str, str], tuple[int, int]]:
-    hits, size = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for visit in visits:
-        if visit.line <= last_line:
-            key = visit.page, clock(visit.seconds - visit.seconds % 60)
-            hits[key] += 1
-            size[key] += visit.size
-    return {key: (n, size[key]) for key, n in hits.items()}
-
-
-def approx_visitors_at(spark: SparkSession, visits: Sequence[Visit], last_lines: set[int]) -> dict[int, dict[str, int]]:
-    """Spark's batch approx_count_distinct by page, over the lines up to each of `last_lines`."""
+def approx_visitors_at(spark: SparkSession, visits: Sequence[Visit], last_lines: set[int]) -> dict[int, dict[Bucket, int]]:
+    """Spark's batch approx_count_distinct by bucket, totals too, over the lines up to each of `last_lines`."""
     import pyarrow as pa
     from pyspark.sql import functions as F
 
-    columns = {"line": [v.line for v in visits], "page": [v.page for v in visits], "host": [v.host for v in visits]}
-    rows = spark.createDataFrame(pa.table(columns))
+    each = [(v.line, v.host, *bucket) for v in visits for bucket in buckets_of(v)]
+    names = ("line", "host", "page", "resolution", "start")
+    rows = spark.createDataFrame(pa.table(dict(zip(names, map(list, zip(*each, strict=True)), strict=True))))
     ends = spark.createDataFrame(pa.table({"end": sorted(last_lines)}))
-    grouped = rows.join(F.broadcast(ends), F.col("line") <= F.col("end")).groupBy("end", "page")
-    found: dict[int, dict[str, int]] = defaultdict(dict)
+    grouped = rows.join(F.broadcast(ends), F.col("line") <= F.col("end")).groupBy("end", "page", "resolution", "start")
+    found: dict[int, dict[Bucket, int]] = defaultdict(dict)
     for row in grouped.agg(F.approx_count_distinct("host").alias("n")).collect():
-        found[row["end"]][row["page"]] = row["n"]
+        found[row["end"]][row["page"], row["resolution"], row["start"]] = row["n"]
     return found
+
+
+def shown_buckets(rows: list[dict[str, Any]]) -> dict[Bucket, dict[str, Any]]:
+    """Rows of page_views by bucket; each expires at its time, and none is a dead letter."""
+    found = {}
+    for row in rows:
+        length, keep = RESOLUTIONS[row["resolution"]]
+        begin = datetime.fromisoformat(row["bucket_start"]).timestamp()
+        assert row["expires_at"] == (None if keep is None else clock(int(begin) + length + keep))
+        assert row["dead_letter"] is None
+        found[row["page"], row["resolution"], row["bucket_start"]] = row
+    assert len(found) == len(rows)
+    return found
+
+
+def check_page_views(
+    found: dict[Bucket, dict[str, Any]], numbers: dict[Bucket, tuple[int, ...]], approx: dict[Bucket, int]
+) -> None:
+    assert {one: tuple(row[name] for name in PAGE_VIEWS) for one, row in found.items()} == numbers
+    assert {one: row["approx_visitors"] for one, row in found.items()} == {one: approx[one] for one in numbers}
+
+
+def buckets_alone(numbers: dict[Bucket, tuple[int, ...]]) -> dict[Bucket, tuple[int, ...]]:
+    """Without totals."""
+    return {bucket: row for bucket, row in numbers.items() if bucket[1]}
 
 
 # ---------------------------------------------------------------- reading over HTTP
@@ -204,7 +243,7 @@ class Seen:
 def last_line_of(answer: Any) -> int:
     """The last line of the log that an answer includes; every source that Spark names must have the same.
 
-    Spark names one stream once for each branch of a query that reads it, so page_views has it twice.
+    Spark names one stream once for each branch of a query that reads it.
     """
     (line,) = {file["line"] for source in answer["position"]["offsets"].values() for file in source["files"].values()}
     assert isinstance(line, int)
@@ -215,7 +254,7 @@ class Reader(threading.Thread):
     """Reads in a loop.
 
     answers:   by table and batch
-    looked_up: batch -> the row of the busy page
+    totals:    batch -> the total of the busy page, by page_views
     problems:  answers that went back or differ from another of their batch, and errors after the first answer
     """
 
@@ -224,8 +263,8 @@ class Reader(threading.Thread):
         self.url = url
         self._ended = threading.Event()
         self._newest: dict[str, int] = {}
-        self.answers: dict[str, dict[int, Seen]] = {"page_views": {}, "page_minutes": {}}
-        self.looked_up: dict[int, Seen] = {}
+        self.answers: dict[str, dict[int, Seen]] = {"page_views": {}, "page_visitors": {}}
+        self.totals: dict[int, Seen] = {}
         self.problems: list[str] = []
 
     def run(self) -> None:
@@ -234,7 +273,7 @@ class Reader(threading.Thread):
             while not self._ended.wait(0.1):
                 for table, answers in self.answers.items():
                     self._read(door, table, f"/tables/{table}/rows?_limit=100000", answers)
-                self._read(door, "page_views", f"/tables/page_views/rows?page={quote(BUSY_PAGE)}", self.looked_up)
+                self._read(door, "page_views", f"/tables/page_views/total?page={quote(BUSY_PAGE)}", self.totals)
         except Exception as broken:
             self.problems.append(repr(broken))
             raise
@@ -248,8 +287,8 @@ class Reader(threading.Thread):
         batch = answer["batch"]
         if batch < self._newest.get(table, 0):
             self.problems.append(f"{path}: batch {batch} after {self._newest[table]}")
-        seen = Seen(last_line_of(answer), answer["rows"])
-        if answer["more"] or answers.setdefault(batch, seen) != seen:
+        seen = Seen(last_line_of(answer), answer["rows"] if "rows" in answer else [answer["row"]])
+        if answer.get("more") or answers.setdefault(batch, seen) != seen:
             self.problems.append(f"{path}: two answers of batch {batch} differ")
         self._newest[table] = batch
 
@@ -399,18 +438,22 @@ Visits = tuple[list[Visit], dict[int, tuple[str, str]]]
 
 
 def test_at_the_end_page_views_are_what_the_file_says(run: DemoRun, expected_of_log: Visits, spark: SparkSession) -> None:
+    expected = page_views_at(expected_of_log[0], run.lines)
+    approx = approx_visitors_at(spark, expected_of_log[0], {run.lines})[run.lines]
     rows = run.door.all_rows("page_views")
-    assert {row["page"]: tuple(row[name] for name in PAGE_VIEWS) for row in rows} == page_views_at(expected_of_log[0], run.lines)
-    expected = approx_visitors_at(spark, expected_of_log[0], {run.lines})[run.lines]
-    assert {row["page"]: row["approx_visitors"] for row in rows} == expected
-    assert [row["page"] for row in rows] == sorted(expected, key=str.encode)
+    check_page_views(shown_buckets(rows), buckets_alone(expected), approx)
+    pages = sorted({page for page, _, _ in expected}, key=str.encode)
+    assert sorted({row["page"] for row in rows}, key=str.encode) == pages
+    totals = {page: run.door.answer(f"/tables/page_views/total?page={quote(page, safe='')}") for page in pages}
+    assert all({used["resolution"] for used in answer["used"]} == {"1 day"} for answer in totals.values())
+    found = {(page, "", ""): answer["row"] for page, answer in totals.items()}
+    check_page_views(found, {bucket: row for bucket, row in expected.items() if not bucket[1]}, approx)
 
 
-def test_at_the_end_page_minutes_are_what_the_file_says(run: DemoRun, expected_of_log: Visits) -> None:
-    rows = run.door.all_rows("page_minutes")
-    expected = page_minutes_at(expected_of_log[0], run.lines)
-    assert {(row["page"], row["minute"]): (row["hits"], row["bytes"]) for row in rows} == expected
-    assert len(rows) == len(expected)
+def test_at_the_end_visitors_are_what_the_file_says(run: DemoRun, expected_of_log: Visits) -> None:
+    rows = run.door.all_rows("page_visitors")
+    assert {row["page"]: row["visitors"] for row in rows} == visitors_at(expected_of_log[0], run.lines)
+    assert [row["page"] for row in rows] == sorted((row["page"] for row in rows), key=str.encode)
 
 
 def test_at_the_end_hosts_are_what_the_file_says(run: DemoRun, expected_of_log: Visits) -> None:
@@ -444,7 +487,7 @@ def test_every_row_of_a_scan_is_found_by_its_key(run: DemoRun) -> None:
 def test_while_it_runs_no_answer_fails_goes_back_or_differs_from_another_of_its_batch(run: DemoRun) -> None:
     assert run.reader.problems == []
     assert len(run.reader.answers["page_views"]) >= 5
-    assert len(run.reader.answers["page_minutes"]) >= 5
+    assert len(run.reader.answers["page_visitors"]) >= 5
     partitions = {path.name for path in (run.pond / "jobs/page_views/checkpoint/state/0").iterdir() if path.name.isdecimal()}
     assert len(partitions) == (PARTITIONS if run.name == "cut" else 2)
 
@@ -453,16 +496,14 @@ def test_while_it_runs_every_answer_is_what_the_lines_of_its_batch_say(
     run: DemoRun, expected_of_log: Visits, spark: SparkSession
 ) -> None:
     visits, _ = expected_of_log
-    seen = run.reader.answers["page_views"]
-    approx = approx_visitors_at(spark, visits, {one.line for one in seen.values()})
-    for batch, one in seen.items():
-        expected = page_views_at(visits, one.line)
-        assert {row["page"]: tuple(row[name] for name in PAGE_VIEWS) for row in one.rows} == expected, (batch, one.line)
-        assert {row["page"]: row["approx_visitors"] for row in one.rows} == approx[one.line], (batch, one.line)
-    for batch, one in run.reader.looked_up.items():
-        expected = page_views_at(visits, one.line)
-        found = {row["page"]: tuple(row[name] for name in PAGE_VIEWS) for row in one.rows}
-        assert found == {page: row for page, row in expected.items() if page == BUSY_PAGE}, (batch, one.line)
-    for batch, one in run.reader.answers["page_minutes"].items():
-        found_minutes = {(row["page"], row["minute"]): (row["hits"], row["bytes"]) for row in one.rows}
-        assert found_minutes == page_minutes_at(visits, one.line), (batch, one.line)
+    seen, totals = run.reader.answers["page_views"], run.reader.totals
+    approx = approx_visitors_at(spark, visits, {one.line for one in [*seen.values(), *totals.values()]})
+    for one in seen.values():
+        check_page_views(shown_buckets(one.rows), buckets_alone(page_views_at(visits, one.line)), approx[one.line])
+    for one in totals.values():
+        total = BUSY_PAGE, "", ""
+        numbers = page_views_at([visit for visit in visits if visit.page == BUSY_PAGE], one.line)
+        (row,) = one.rows
+        check_page_views({} if row is None else {total: row}, {total: numbers[total]} if total in numbers else {}, approx[one.line])
+    for batch, one in run.reader.answers["page_visitors"].items():
+        assert {row["page"]: row["visitors"] for row in one.rows} == visitors_at(visits, one.line), (batch, one.line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,22 @@ def when(row: Request) -> datetime:
     return datetime.fromtimestamp(row.time / 1_000_000, UTC)
 
 
+def recount(key: Callable[[Request], Any]) -> dict[Any, tuple[int, ...]]:
+    """By key: hits, bytes, and hits by class of status."""
+    hits, size = Counter(map(key, GOOD)), Counter[Any]()
+    status = Counter((key(row), (row.status or 0) // 100) for row in GOOD)
+    for row in GOOD:
+        size[key(row)] += row.bytes or 0
+    return {one: (n, size[one], *(status[one, digit] for digit in (2, 3, 4, 5))) for one, n in hits.items()}
+
+
+def hosts_by_page() -> dict[str | None, set[str | None]]:
+    hosts = defaultdict(set)
+    for row in GOOD:
+        hosts[row.page].add(row.host)
+    return hosts
+
+
 @pytest.fixture(scope="module")
 def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pond in which the main job has read all visits, in three batches."""
@@ -57,8 +74,8 @@ def test_the_five_tables_are_there_with_their_keys_and_nothing_is_raw(tables: An
     assert keys == {
         "bad_lines": ["file", "line"],
         "hosts": ["host"],
-        "page_minutes": ["page", "minute"],
-        "page_views": ["page"],
+        "page_views": ["page", "resolution", "bucket_start", "expires_at", "dead_letter"],
+        "page_visitors": ["page"],
         "recent_minutes": ["minute", "window_end"],
     }
     for name in keys:
@@ -67,32 +84,42 @@ def test_the_five_tables_are_there_with_their_keys_and_nothing_is_raw(tables: An
 
 
 @pytest.mark.long
-def test_page_views_are_exact_visitors_included(tables: Any) -> None:
-    hits, size = Counter(row.page for row in GOOD), Counter[str | None]()
-    hosts, status = defaultdict(set), Counter((row.page, (row.status or 0) // 100) for row in GOOD)
-    for row in GOOD:
-        size[row.page] += row.bytes or 0
-        hosts[row.page].add(row.host)
-    expected = {
-        page: (n, size[page], len(hosts[page]), *(status[page, digit] for digit in (2, 3, 4, 5))) for page, n in hits.items()
-    }
-    names = ("hits", "bytes", "visitors", "status_2xx", "status_3xx", "status_4xx", "status_5xx")
-    found = tables["page_views"].scan()
-    assert {row["page"]: tuple(row[name] for name in names) for row in found} == expected
-    # Spark promises a relative standard deviation of 0.05; five times that doesn't happen with this seed.
-    assert all(abs(row["approx_visitors"] - row["visitors"]) <= max(1, 0.25 * row["visitors"]) for row in found)
+def test_totals_of_pages_are_exact(tables: Any) -> None:
+    expected = recount(lambda row: row.page)
+    names = ("hits", "bytes", "status_2xx", "status_3xx", "status_4xx", "status_5xx")
+    hosts = hosts_by_page()
+    for page, numbers in expected.items():
+        total = tables["page_views"].total(page=page)
+        assert tuple(total[name] for name in names) == numbers
+        assert {used.resolution for used in total.used} == {"1 day"}
+        # Spark promises a relative standard deviation of 0.05; five times that doesn't happen with this seed.
+        assert abs(total["approx_visitors"] - len(hosts[page])) <= max(1, 0.25 * len(hosts[page]))
+    assert {row["page"] for row in tables["page_views"].scan()} == set(expected)
 
 
 @pytest.mark.long
-def test_page_minutes_count_late_events_and_duplicates_in_their_minute(tables: Any) -> None:
-    hits: Counter[tuple[str | None, datetime]] = Counter()
-    size: Counter[tuple[str | None, datetime]] = Counter()
-    for row in GOOD:
-        key = row.page, when(row).replace(second=0)
-        hits[key] += 1
-        size[key] += row.bytes or 0
-    found = {(row["page"], row["minute"]): (row["hits"], row["bytes"]) for row in tables["page_minutes"].scan()}
-    assert found == {key: (n, size[key]) for key, n in hits.items()}
+def test_every_bucket_of_a_page_is_exact_with_late_events_and_duplicates(tables: Any) -> None:
+    expected = {
+        **recount(lambda row: (row.page, "1 minute", when(row).replace(second=0))),
+        **recount(lambda row: (row.page, "1 hour", when(row).replace(minute=0, second=0))),
+        **recount(lambda row: (row.page, "1 day", when(row).replace(hour=0, minute=0, second=0))),
+    }
+    names = ("hits", "bytes", "status_2xx", "status_3xx", "status_4xx", "status_5xx")
+    found = tables["page_views"].scan()
+    buckets = {(row["page"], row["resolution"], row["bucket_start"]): tuple(row[name] for name in names) for row in found}
+    assert buckets == expected
+    assert len(found) == len(buckets)
+    for page, hits in Counter(row.page for row in GOOD).most_common(3):
+        minutes = tables["page_views"].series(page=page, step="1 minute")
+        steps = {(page, "1 minute", row["bucket_start"]): tuple(row[name] for name in names) for row in minutes}
+        assert steps == {bucket: numbers for bucket, numbers in expected.items() if bucket[:2] == (page, "1 minute")}
+        assert sum(row["hits"] for row in minutes) == hits
+
+
+@pytest.mark.long
+def test_visitors_of_pages_are_exact(tables: Any) -> None:
+    found = {row["page"]: row["visitors"] for row in tables["page_visitors"].scan()}
+    assert found == {page: len(hosts) for page, hosts in hosts_by_page().items()}
 
 
 @pytest.mark.long
@@ -140,22 +167,6 @@ def test_recent_minutes_are_those_that_the_watermark_leaves(tables: Any) -> None
 @pytest.mark.long
 def test_every_unreadable_line_is_in_bad_lines_with_its_reason(tables: Any) -> None:
     assert {(r["file"], r["line"]): (r["error"], r["text"]) for r in tables["bad_lines"].scan()} == BAD
-
-
-@pytest.mark.long
-def test_the_source_is_read_once_a_batch_though_two_branches_need_it(spark: SparkSession, tmp_path: Path) -> None:
-    query = (
-        pageviews.page_views(visit_stream(spark, rows=100))
-        .writeStream.format("noop")
-        .outputMode("update")
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(120)
-    plan = query._jsq.streamingQuery().lastExecution().executedPlan().toString()
-    assert plan.count("MicroBatchScan") == 1
-    assert plan.count("ReusedExchange") == 1
 
 
 @pytest.mark.long

@@ -147,6 +147,32 @@ async def same_over_every_door(views, url, spans, too_long) -> None:
     assert httpx.get(f"{url}/tables/{views.name}/series?page=/a").json()["error"]["condition"] == "INVALID_REQUEST"
 
 
+def same_range_over_every_door(views, pond: str, url: str, home: str) -> None:
+    """A range of buckets needs no word about dead letters, which have no bucket."""
+    hours = [r for r in views.scan() if (r["page"], r["resolution"], r["dead_letter"]) == ("/a", "1 hour", None)]
+    hours.sort(key=lambda r: r["bucket_start"])
+    assert len(hours) > 3
+    assert any(r["dead_letter"] is not None for r in views.scan(page="/a"))
+    key = {"page": "/a", "resolution": "1 hour"}
+    start, end = hours[1]["bucket_start"], hours[-1]["bucket_start"]
+    for edges in ({"start": start}, {"end": end}, {"start": start, "end": end}):
+        limits = {name: {"bucket_start": at} for name, at in edges.items()}
+        expected = [dict(r) for r in hours if edges.get("start", r["bucket_start"]) <= r["bucket_start"]]
+        expected = [r for r in expected if "end" not in edges or r["bucket_start"] < end]
+        assert [dict(r) for r in views.range(key, **limits)] == expected
+        expected = expected[:5]  # the server allows few
+        with millpond.connect(url) as remote:
+            assert [dict(r) for r in remote[views.name].range(key, **limits, limit=5)] == expected
+        controls = {f"_{name}": json.dumps({"bucket_start": at.isoformat()}) for name, at in edges.items()}
+        rows = httpx.get(f"{url}/tables/{views.name}/rows", params={**key, **controls, "_limit": "5"}).json()["rows"]
+        assert [(r["resolution"], r["hits"]) for r in rows] == [(r["resolution"], r["hits"]) for r in expected]
+        given = [word for name, at in edges.items() for word in (f"--{name}", f"bucket_start={at.isoformat()}")]
+        for place in (pond, url):
+            asked = ["scan", place, views.name, "page=/a", "resolution=1 hour", *given, "--limit", "5", "--json"]
+            ran = CliRunner(env={"MILLPOND_HOME": home}).invoke(main, asked)
+            assert [json.loads(line)["hits"] for line in ran.stdout.splitlines()] == [r["hits"] for r in expected], ran.output
+
+
 @pytest.mark.parametrize("zone", ["UTC", pytest.param("America/New_York", marks=pytest.mark.long)])
 def test_totals_and_series_are_those_of_all_events_of_their_span(spark, tmp_path, serve, zone):
     random_ = random.Random(zone)
@@ -198,6 +224,7 @@ def test_totals_and_series_are_those_of_all_events_of_their_span(spark, tmp_path
                 for place in (str(tmp_path / "pond"), url):
                     same_on_the_command_line(views, place, str(tmp_path / "home"), len(months))
                 asyncio.run(same_over_every_door(views, url, spans, too_long=BEGIN - dt.timedelta(days=3)))
+                same_range_over_every_door(views, str(tmp_path / "pond"), url, str(tmp_path / "home"))
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
 

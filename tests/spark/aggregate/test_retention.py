@@ -55,8 +55,13 @@ def test_buckets_are_kept_for_another_time_and_stay_one_row(spark, tmp_path: Pat
     ran = CliRunner().invoke(main, ["retention", str(pond), "views", *words])
     assert ran.exit_code == 0, ran.output
     assert "Nothing is done yet" in ran.output
+    asked = millpond.what_if(pond, retention=resolutions(change))
     ran = CliRunner().invoke(main, ["retention", str(pond), "views", *words, "--yes"])
     assert ran.exit_code == 0, ran.output
+    really = millpond.what_if(pond, codec="zstd")
+    rows, became = (next(figure for figure in each.figures if figure.what == "rows") for each in (asked, really))
+    assert (rows.then.known, rows.then.value) == ("measured", became.now.value)
+    assert asked.partitions[0].then_bytes == really.partitions[0].now_bytes
     with millpond.open(pond, wait_seconds=30) as opened:
         assert shown(opened["views"])[0] == counted(now)
 
@@ -65,6 +70,8 @@ def test_buckets_are_kept_for_another_time_and_stay_one_row(spark, tmp_path: Pat
     with pytest.raises(MillpondError) as raised:
         _start(spark, declare_views(), folder, pond)
     assert raised.value.condition == "DEFINITION_CHANGED"
+    assert "millpond retention" in raised.value.hint
+    assert str(pond) in raised.value.hint
     with _start(spark, declare_views(resolutions=resolutions(after)), folder, pond) as job:
         assert job.wait_for_end(300)
     batches = [*written[:half], None, *written[half:], None]
@@ -118,3 +125,42 @@ def test_what_cant_be_is_refused(spark, tmp_path: Path) -> None:
         with pytest.raises(MillpondError) as raised:
             millpond.plan_retention(pond, "views", {"1 hour": "1 day"}).run()
         assert raised.value.condition == "CHECKPOINT_IN_USE"
+
+
+@pytest.mark.long
+def test_rows_of_one_bucket_become_one_and_a_name_means_its_version(spark, tmp_path: Path, monkeypatch) -> None:
+    """A job that somebody started with other times has two rows of a bucket; commands find it by the name of its version."""
+    monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
+    begin = dt.datetime.now(dt.UTC).replace(microsecond=0) - dt.timedelta(days=30)
+    written = draw_events(random.Random(61), begin, 4)
+    folder, pond = tmp_path / "in", tmp_path / "pond"
+    folder.mkdir()
+    before: dict[str, str | None] = {"1 minute": "60 days", "1 hour": "90 days", "1 day": None}
+    after = {**before, "1 minute": "70 days", "1 day": "100 days"}
+    for half, keeps in enumerate((before, after)):
+        for number in (2 * half, 2 * half + 1):
+            write_event_file(folder, number, written[number])
+        with _start(spark, declare_views(version=3, resolutions=keeps), folder, pond) as job:
+            assert job.wait_for_end(120)
+        (pond / "jobs/views.v3/tables/views.v3.json").rename(tmp_path / "definition.json")
+    (tmp_path / "definition.json").rename(pond / "jobs/views.v3/tables/views.v3.json")
+
+    plan = millpond.plan_retention(pond, "views")
+    assert "views means version 3: views.v3" in plan.describe()
+    assert sum(going.merged_rows for going in plan.going) > 0
+    ran = CliRunner().invoke(main, ["retention", str(pond), "views", "--yes"])
+    assert (ran.exit_code, "are merged" in ran.output) == (0, True), ran.output
+    seconds = {name: None if keep is None else int(keep.split()[0]) * 86_400 for name, keep in after.items()}
+    counts, letters = recount(written, dedupe=False, keeps=lambda _: seconds)
+    with millpond.open(pond, wait_seconds=30) as opened:
+        assert shown(opened["views"]) == (counted(counts), letters)
+    with _start(spark, declare_views(version=3, resolutions=after), folder, pond) as job:
+        assert job.wait_for_end(120)
+
+    words = ["erase", str(pond), "views", "--table", "views", "page=/a"]
+    ran = CliRunner().invoke(main, words)
+    assert (ran.exit_code, "views means version 3: views.v3" in ran.output) == (0, True), ran.output
+    ran = CliRunner().invoke(main, [*words, "--yes"])
+    assert ran.exit_code == 0, ran.output
+    with millpond.open(pond, wait_seconds=30) as opened:
+        assert shown(opened["views"])[0] == {key: row for key, row in counted(counts).items() if key[0] != "/a"}

@@ -1,8 +1,9 @@
-"""One level of three jobs in a row, until it is killed: `python levels.py LEVEL FOLDER`.
+"""One level of jobs in a row, until it is killed: `python levels.py LEVEL FOLDER`.
 
 pages   of events; HAVING hides pages and shows them again
 sites   of the changes of pages, by signed updates
 sizes   of the changes of sites, by state that holds their rows
+joined  pages and sites, by the changes of both
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from millpond.spark.job import run_until_stopped
 from soak.orphans import end_with_parent
 
 SCHEMA = "site string, page string, v int"
-LEVELS = ("pages", "sites", "sizes")
+# The tables that a level reads.
+READS = {"pages": [], "sites": ["pages"], "sizes": ["sites"], "joined": ["pages", "sites"]}
 
 
 def level(spark: Any, name: str, folder: Path) -> Any:
@@ -33,6 +35,9 @@ def level(spark: Any, name: str, folder: Path) -> Any:
         return millpond.aggregate_changes(
             millpond.read_changes(spark, folder / "pond", "pages", maxBatchesPerTrigger=3), ["site"], values
         )
+    if name == "joined":
+        sides = [millpond.read_changes(spark, folder / "pond", table, maxBatchesPerTrigger=20) for table in READS[name]]
+        return millpond.join_changes(*sides, ["site"], "left", suffixes=("", "_of_site"))
     values = {"sites": F.count("*"), "most": F.max("hits"), "best": millpond.top("site", by="hits", most=2)}
     return millpond.aggregate_changes(millpond.read_changes(spark, folder / "pond", "sites"), ["pages"], values)
 
@@ -48,9 +53,9 @@ def main(name: str, place: str) -> None:
     }
     spark = millpond.session(name, **conf)
     spark.sparkContext.setLogLevel("ERROR")
-    if name != "pages":
+    for table in READS[name]:
         with millpond.open(str(folder / "pond"), replica_dir=folder / f"wait-{name}", wait_seconds=120) as pond:
-            pond.wait_for_table(LEVELS[LEVELS.index(name) - 1], 120)
+            pond.wait_for_table(table, 120)
     run_until_stopped([millpond.start(level(spark, name, folder), table=name, pond=folder / "pond", partitions=2)])
 
 

@@ -1,4 +1,4 @@
-"""Three jobs in a row, each over the changes of the one before; each is killed, and all end equal to a recomputation."""
+"""Three jobs, each over the changes of those before; each is killed, and all end equal to a recomputation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from suite.sizes import IS_EVERY
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long]
 # It takes minutes: only `MILLPOND_EVERY=1` runs it.
 __test__ = IS_EVERY
-LEVELS = {"pages": "pages", "sites": "sites", "sizes": "sizes_result"}
+TABLES = {"pages": "pages", "sites": "sites", "sizes": "sizes_result", "joined": "joined_result"}
 TESTS = Path(__file__).parents[2]
 KILLS = 4
 
@@ -65,30 +66,36 @@ def recompute(events: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
         best = sorted(rows, key=lambda row: (-row["hits"], row["site"]))[:2]
         top = [{"site": row["site"], "hits": row["hits"]} for row in best]
         sizes.append({"pages": size, "sites": len(rows), "most": max(row["hits"] for row in rows), "best": top})
-    return {"pages": pages, "sites": sites, "sizes": sizes}
+    joined = []
+    for page in pages:
+        (site,) = (row for row in sites if row["site"] == page["site"])
+        own = {name: page[name] for name in ("site", "page", "hits", "total")}
+        joined.append({**own, "pages": site["pages"], "hits_of_site": site["hits"]})
+    return {"pages": pages, "sites": sites, "sizes": sizes, "joined": joined}
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(map(repr, rows))
 
 
-def found(folder: Path) -> dict[str, list[str]]:
+def found(folder: Path, levels: Sequence[str]) -> dict[str, list[str]]:
     rows = {}
-    for level, table in LEVELS.items():
+    for level in levels:
         try:
-            rows[level] = in_order(millpond.read_arrow(folder / "pond", table).to_pylist())
+            rows[level] = in_order(millpond.read_arrow(folder / "pond", TABLES[level]).to_pylist())
         except MillpondError as error:
             rows[level] = [error.condition]
     return rows
 
 
-def test_three_levels_are_exact_after_kills_of_each(tmp_path):
+@pytest.mark.parametrize("levels", [("pages", "sites", "sizes"), ("pages", "sites", "joined")])
+def test_three_levels_are_exact_after_kills_of_each(tmp_path, levels):
     random_ = random.Random()
     (tmp_path / "in").mkdir()
     events: list[dict[str, Any]] = []
-    processes = {level: start(level, tmp_path) for level in LEVELS}
+    processes = {level: start(level, tmp_path) for level in levels}
     try:
-        victims = [*LEVELS, *(random_.choice([*LEVELS]) for _ in range(KILLS - len(LEVELS)))]
+        victims = [*levels, *(random_.choice(levels) for _ in range(KILLS - len(levels)))]
         number = 0
         for victim in victims:
             before, until = committed(tmp_path, victim), time.monotonic() + 180
@@ -105,9 +112,9 @@ def test_three_levels_are_exact_after_kills_of_each(tmp_path):
             time.sleep(random_.uniform(0, 1))
             kill(processes[victim])
             processes[victim] = start(victim, tmp_path)
-        expected = {level: in_order(rows) for level, rows in recompute(events).items()}
+        expected = {level: in_order(rows) for level, rows in recompute(events).items() if level in levels}
         deadline = time.monotonic() + 240
-        while (rows := found(tmp_path)) != expected and time.monotonic() < deadline:
+        while (rows := found(tmp_path, levels)) != expected and time.monotonic() < deadline:
             ended = {level: process.poll() for level, process in processes.items() if process.poll() is not None}
             assert not ended, {level: (tmp_path / f"{level}.log").read_text()[-3000:] for level in ended}
             time.sleep(1)

@@ -24,8 +24,8 @@ from millpond.schema.definition.table import parse_definition
 from millpond.schema.types import parse_type
 from millpond.spark import derive
 from millpond.spark.derive.definition import MillpondWarning
+from millpond.tables.finish.buffers.java_order import java_hash
 from millpond.tables.finish.definition import compile_definition
-from millpond.tables.finish.java_order import java_hash
 from millpond.tables.forms.arrow import python_array
 from millpond.tables.forms.arrow_errors import Failures
 from oracles.emitted import Emitted, bits, by_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from millpond.tables.finish.hllpp import bias
+from millpond.tables.finish.buffers.hllpp import bias
 
 
 def test_bias_is_the_same_double_as_sparks_at_every_precision(spark):

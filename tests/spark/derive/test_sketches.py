@@ -12,7 +12,7 @@ from millpond.scalar.sketch.kll import SortedItems, merge_kll, rank_error, read_
 from millpond.scalar.sketch.library import hll_estimate, merge_hll, merge_theta, theta_estimate
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import atomic, parse_type
-from millpond.tables.finish.items import TopItems
+from millpond.tables.finish.buffers.items import TopItems
 from suite.sizes import IS_LONG, a_few, examples
 
 KINDS = {"double": "cast(v as double) / 7", "bigint": "v * 1000003 - 5000000", "float": "cast(v as float) / 3"}

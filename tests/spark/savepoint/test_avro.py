@@ -17,8 +17,8 @@ from inputs.event_file import write_event_file
 from millpond.checkpoint.log import read_batch
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.whole_rows import StoreCodec
-from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.checkpoint.whole.rows import StoreCodec
+from millpond.checkpoint.whole.store import read_whole_stores
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.rewrite.rewrite import open_state

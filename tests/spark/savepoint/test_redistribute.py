@@ -12,6 +12,7 @@ import pytest
 import millpond
 from inputs.event_file import write_event_file
 from inputs.small_models import linear
+from live_jobs.buffer import buffer
 from live_jobs.rocksdb_state import rocksdb
 from millpond.errors import MillpondError
 from millpond.savepoint.restore import plan_restore
@@ -76,11 +77,6 @@ def test_statistics_of_models_keep_their_sums(spark: SparkSession, tmp_path: Pat
     job.options["shards"] = 1
     job.batch(records(200))
     assert sum(statistics().values()) == 60
-
-
-def buffer(spark: SparkSession, folder: Path, shards: int, partitions: int, seconds: float, at_least: int) -> DataFrame:
-    rows = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1).json(str(folder))
-    return millpond.buffered(rows, at_least=at_least, after_seconds=seconds, shards=shards, partitions=partitions)
 
 
 @pytest.mark.parametrize(("before", "after"), [((2, 2), (5, 5)), pytest.param((4, 5), (1, 2), marks=pytest.mark.long)])

@@ -10,8 +10,8 @@ import pytest
 
 from millpond.scalar.time.zones import Zone
 from millpond.schema.definition.resolutions import parse_each
-from millpond.tables.buckets.calendar import Calendar
 from millpond.tables.buckets.cover import Cover
+from millpond.tables.kept.calendar import Calendar
 from suite.sizes import examples
 
 MICROS = 1_000_000

@@ -18,8 +18,8 @@ from millpond.schema.definition.expression import Expression, buffer_column, key
 from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn, parse_definition
 from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, SparkType, atomic, struct_of
+from millpond.tables.finish.buffers.hllpp import estimator
 from millpond.tables.finish.definition import compile_definition, compile_expression
-from millpond.tables.finish.hllpp import estimator
 
 LONG, DOUBLE, STRING, BOOLEAN = atomic("long"), atomic("double"), atomic("string"), atomic("boolean")
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))

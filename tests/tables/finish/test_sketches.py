@@ -19,7 +19,7 @@ from millpond.scalar.sketch.kll import SortedItems, merge_kll, rank_error, read_
 from millpond.scalar.sketch.library import hll_estimate, merge_hll, merge_theta, theta_estimate
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import atomic
-from millpond.tables.finish.items import TopItems
+from millpond.tables.finish.buffers.items import TopItems
 from suite.sizes import examples
 
 EMPTY_ITEMS = bytes([1, 1, 10, 4, 3, 5, 0, 0]) + struct.pack(">q", 0)

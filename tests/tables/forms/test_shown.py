@@ -13,6 +13,7 @@ import pytest
 import millpond
 from millpond.errors import MillpondError
 from millpond.tables.answer import Row, Rows
+from millpond.tables.forms.html import TABLES, html_tables
 from oracles.arrow_values import shown
 from spark_files.checkpoint import WrittenCheckpoint
 
@@ -115,6 +116,14 @@ def test_a_notebook_shows_rows_and_no_ones_script(pond: millpond.Pond, pairs: mi
     assert "not there" in pairs.get(a="", b=1)._repr_html_()
     assert "<td>long</td>" in pond._repr_html_()
     assert "<i>NULL</i>" in pond["long"]._repr_html_()
+
+
+def test_a_notebook_shows_the_first_of_many_tables() -> None:
+    page = html_tables(((f"t{number}", SCRIPT, SCRIPT) for number in range(1234)), SCRIPT)
+    assert page.count("<tr>") == TABLES + 1
+    assert f"and {1234 - TABLES:,} tables more" in page
+    assert SCRIPT not in page
+    assert "more" not in html_tables([("t", "", "")], "uri")
 
 
 def test_a_notebook_shows_why_rows_cant_be_read(tmp_path: Path) -> None:

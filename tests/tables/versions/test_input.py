@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from millpond.catalogue import read_catalogue
 from millpond.errors import MillpondError
 from millpond.ownership.lease import leased
 from millpond.storage import open_storage
+from millpond.storage.places import Places
 from millpond.tables.versions.align import plan_align
 from millpond.tables.versions.cut_over import plan_cut_over
 from millpond.tables.versions.difference import diff_versions
 from millpond.tables.versions.input import equal_batches, missing
+from millpond.tables.versions.listing import find_version, list_versions
 from millpond.versions import begin_name
+from millpond.wire.aggregates import version_json
 from tables.versions.jobs import KEYS, OF_VERSION, WrittenVersion, log_files
 
 
@@ -48,6 +52,57 @@ def test_records_that_one_job_lacks_and_batches_that_end_alike(tmp_path: Path, s
         assert (found.records, found.files, found.unknown) == (len(read[one] - read[other]), 0, "")
     pairs = [(a, b) for a, here in enumerate(walks[0]) for b, there in enumerate(walks[1]) if here == there]
     assert equal_batches(*places) == (max(pairs) if pairs else None)
+
+
+def test_what_the_source_has_and_a_version_hasnt_read_is_known_while_its_job_runs(tmp_path: Path) -> None:
+    pond, chance = tmp_path / "pond", random.Random(5)
+    walk = random_walk(chance, 6)
+    write_job(pond, 1, [{"events": walk[2]}])
+    begin_name(pond, "views", 1)
+    (folder,) = read_catalogue(pond, Places()).jobs
+    read = {(p, n) for p, end in walk[2].items() for n in range(end)}
+    written = {(p, n) for p, end in walk[5].items() for n in range(end)}
+
+    def left() -> int | None:
+        (version,) = list_versions(pond, "views")
+        assert version_json(version).behind_source == version.behind_source
+        return version.behind_source
+
+    assert left() is None
+    folder.write_heartbeat("running", {"0": {"events": walk[5]}})
+    assert left() == len(written - read) > 0
+    folder.write_heartbeat("running", {"0": {"events": walk[1]}})  # from before the batch
+    assert left() == 0
+    folder.write_heartbeat("running")
+    assert left() is None
+    # Too many partitions for such a file: the job runs all the same.
+    folder.write_heartbeat("running", {"0": {"events": {str(n): 10**9 for n in range(10_000)}}})
+    assert (left(), folder.job_state()) == (None, "running")
+    write_job(pond, 2, [{"events": walk[2]}])
+    new = find_version(pond, "views", 2)
+    assert "unknown" in plan_cut_over(pond, "views", to=2).describe()
+    new.write_heartbeat("running", {"0": {"events": walk[5]}})
+    assert f"{len(written - read)} records of the source" in plan_cut_over(pond, "views", to=2).describe()
+    folder.write_heartbeat("stopped", {"0": {"events": walk[5]}})
+    assert list_versions(pond, "views")[0].behind_source is None
+
+
+def test_files_and_records_cant_be_compared(tmp_path: Path) -> None:
+    """A version that reads files isn't ahead of one that reads a topic, nor behind it."""
+    pond = tmp_path / "pond"
+    jobs = [write_job(pond, 1, [{"events": {"0": 9}}]), write_job(pond, 2, [{"logOffset": 0}])]
+    log_files(jobs[1].written, 0, ["file:///in/0.json"])
+    for version in (1, 2):
+        begin_name(pond, "views", version)
+    ends: list[dict[str, Any]] = [{"0": {"events": {"0": 9}}}, {"0": {"logOffset": 0}}]
+    sides = [(open_storage(job.written.path), end) for job, end in zip(jobs, ends, strict=True)]
+    for one, other in (sides, sides[::-1]):
+        assert "files in one job only" in missing(one, other).unknown
+    with pytest.raises(MillpondError) as refused:
+        plan_cut_over(pond, "views", to=2)
+    assert refused.value.condition == "NOT_ALIGNED"
+    # One that has read nothing yet lacks all of it.
+    assert missing(sides[1], (sides[0][0], {"0": None})).files == 1
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -141,6 +141,14 @@ def test_until_the_new_replica_is_there_a_process_goes_on_with_the_old_version(t
         assert refusal(lambda: opened["views"].scan()) == "REPLICA_BUILDING"
 
 
+def test_who_catches_up_has_the_versions_that_have_begun_since(pond: Path, home: Path) -> None:
+    with millpond.open(pond, replica_dir=home) as opened:
+        for version in range(3, 9):
+            WrittenVersion(pond, version)
+            opened.catch_up(10)
+            assert version_of(opened[f"views.v{version}"].scan()) == version
+
+
 def test_a_token_of_changes_doesnt_go_on_in_the_other_version(pond: Path, home: Path) -> None:
     with millpond.open(pond, replica_dir=home, retention={"views": Retention(history_batches=None)}) as opened:
         table = opened["views"]

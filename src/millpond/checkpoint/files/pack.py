@@ -16,6 +16,8 @@ from millpond.checkpoint.files.codecs import LZ4_HEADER, LZ4_MAGIC, LZ4_PACKED, 
 _BLOCK_BYTES = 32 << 10
 # LZ4's token names the size that blocks have: 2 to the power of (10 + level).
 _LZ4_LEVEL = 5
+# Spark's default of spark.io.compression.zstd.level.
+_ZSTD_LEVEL = 1
 # LZF's lengths have 16 bits.
 _LZF_BYTES = 0xFFFF
 
@@ -64,7 +66,7 @@ def _lz4(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _zstd(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    compressor = zstandard.ZstdCompressor().compressobj()
+    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj()
     for piece in pieces:
         yield compressor.compress(piece)
     yield compressor.flush()

@@ -9,6 +9,7 @@ snapshot ids follows.
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Iterable, Iterator
@@ -141,6 +142,31 @@ def iter_piecewise(pieces: Iterable[bytes], data: bytes = b"", position: int = 0
 def encode_record(key: bytes, value: bytes) -> bytes:
     """A put as `iter_records` reads it."""
     return b"".join((_INT.pack(len(key)), key, _INT.pack(len(value)), value))
+
+
+def encode_changes(records: Iterable[Record], header: Changelog | None = None) -> Iterator[bytes]:
+    """The content of a delta or change log, in pieces.
+
+    records:  puts and deletes
+    header:   of a change log; None for a delta
+    """
+    version = 1 if header is None else header.version
+    if version > 1:
+        assert header is not None, "only a change log has a version"
+        yield _utf(f"v{version}".encode())
+    if version in (3, 4):
+        assert header is not None, "only a change log has a lineage"
+        lineage = [{"version": number, "checkpointUniqueId": state_id} for number, state_id in header.lineage]
+        yield _utf(json.dumps(lineage, separators=(",", ":")).encode())
+    typed = version in (2, 4)
+    for kind, key, value in records:
+        record = b"".join((_INT.pack(len(key)), key, _INT.pack(-1))) if kind == DELETE else encode_record(key, value)
+        yield bytes((kind,)) + record if typed else record
+    yield bytes((_END,)) if typed else END_MARK
+
+
+def _utf(text: bytes) -> bytes:
+    return len(text).to_bytes(2, "big") + text
 
 
 def _iter_typed(data: bytes, position: int) -> Iterator[Record]:

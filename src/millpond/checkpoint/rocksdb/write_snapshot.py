@@ -19,7 +19,7 @@ from itertools import count
 
 from millpond.checkpoint.rocksdb.manifest import NewFile, encode_manifest
 from millpond.checkpoint.rocksdb.snapshot import SnapshotMetadata
-from millpond.checkpoint.rocksdb.write_sst import build_ssts
+from millpond.checkpoint.rocksdb.write_sst import WrittenSst, build_ssts, build_ssts_of_records
 from millpond.storage import Storage
 
 _MANIFEST = "MANIFEST-000005"
@@ -47,9 +47,30 @@ def write_snapshot(
     Source:    RocksDBFileManager, RocksDBCheckpointMetadata, Spark 4.3; VersionEdit, RocksDB 9.8;
                restarts in tests/spark/savepoint.
     """
-    counts, files, names = _Counts(), [], []
+    counts = _Counts()
     internal = {number.to_bytes(2, "little") for name, number in families.column_families.items() if name in families.internal}
-    for number, sst in zip(count(_FIRST_SST), build_ssts(_counted(rows, counts, internal)), strict=False):  # 1
+    _write(storage, folder, name, build_ssts(_counted(rows, counts, internal)), families, counts)
+
+
+def write_snapshot_of_records(
+    storage: Storage, folder: str, name: str, pieces: Iterable[bytes], families: SnapshotMetadata
+) -> None:
+    """The same of records in pieces, for a store without column families.  Only with the compiled library."""
+    counts = _Counts()
+
+    def counted() -> Iterator[WrittenSst]:
+        for sst in build_ssts_of_records(pieces):
+            counts.keys += sst.entries
+            yield sst
+
+    _write(storage, folder, name, counted(), families, counts)
+
+
+def _write(
+    storage: Storage, folder: str, name: str, ssts: Iterable[WrittenSst], families: SnapshotMetadata, counts: _Counts
+) -> None:
+    files, names = [], []
+    for number, sst in zip(count(_FIRST_SST), ssts, strict=False):  # 1
         local, stored = f"{number:06}.sst", f"{number:06}-{uuid.uuid4()}.sst"
         storage.write_pieces(f"{folder}/SSTs/{stored}", [sst.content])
         names.append({"localFileName": local, "dfsSstFileName": stored, "sizeBytes": len(sst.content)})

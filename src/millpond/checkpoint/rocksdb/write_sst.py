@@ -14,8 +14,9 @@ import lz4.block
 
 from millpond.checkpoint.files.checksums import XXH3, block_checksum
 from millpond.checkpoint.rocksdb.blocks import DELETION, KEY_TAIL, LZ4, MERGE, NONE, SINGLE_DELETION, VALUE
-from millpond.checkpoint.rocksdb.manifest import encode_varint
+from millpond.checkpoint.rocksdb.manifest import encode_varint, varint
 from millpond.checkpoint.rocksdb.sst import BINARY_SEARCH, FOOTER, MAGIC
+from millpond.native.rewrite import Block, build_block
 
 # Spark's defaults.
 _BLOCK_BYTES = 4 << 10
@@ -61,6 +62,34 @@ def build_ssts(rows: Iterable[tuple[bytes, bytes]], most_bytes: int = _SST_BYTES
             sst = _Builder()
     if sst.entries:
         yield sst.finish()
+
+
+def build_ssts_of_records(pieces: Iterable[bytes], most_bytes: int = _SST_BYTES) -> Iterator[WrittenSst]:
+    """The same of records in pieces.  Only with the compiled library.
+
+    pieces:  each of whole records, as `native.rewrite.iter_merged` gives them
+    """
+    sst, last, rest = _Builder(), None, b""
+    for piece, is_last in _with_last(pieces):
+        records, at = rest + piece, 0
+        while at < len(records):
+            block = build_block(records, at, last, _BLOCK_BYTES, _RESTART_INTERVAL, is_last=is_last)
+            if block is None:
+                break
+            sst.add_block(block)
+            at, last = block.next, block.last
+            if sst.size_bytes >= most_bytes:
+                yield sst.finish()
+                sst = _Builder()
+        rest = records[at:]
+    if sst.entries:
+        yield sst.finish()
+
+
+def _with_last(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    for piece in pieces:
+        yield piece, False
+    yield b"", True
 
 
 def build_sst_of(entries: Iterable[tuple[bytes, int, bytes]]) -> WrittenSst | None:
@@ -121,7 +150,7 @@ class _Builder:
         """
         # The index has user keys, so all versions of a key are in one block.
         if self._block.size_bytes >= _BLOCK_BYTES and key != self._largest:
-            self._end_block()
+            self._end_block(self._block.finish())
         internal = key + tag.to_bytes(KEY_TAIL, "little")
         if not self.entries:
             self._first_key = internal
@@ -133,10 +162,22 @@ class _Builder:
         self._key_bytes += len(key) + KEY_TAIL
         self._value_bytes += len(value)
 
+    def add_block(self, block: Block) -> None:
+        """A whole block of puts that `build_block` has made."""
+        if not self.entries:
+            first_size, at = varint(block.content, 1)
+            _, at = varint(block.content, at)
+            self._first_key = block.content[at : at + first_size]
+        self._largest, self._last_key = block.last, block.last + PUT_TAIL
+        self.entries += block.entries
+        self._key_bytes += block.key_bytes
+        self._value_bytes += block.value_bytes
+        self._end_block(block.content)
+
     def finish(self) -> WrittenSst:
         """The whole file."""
         if self._block.size_bytes:
-            self._end_block()
+            self._end_block(self._block.finish())
         data_bytes, index = self.size_bytes, self._index.finish()
         index_at = self._write(index)
         properties, metaindex = _Block(_RESTART_INTERVAL), _Block()
@@ -151,8 +192,8 @@ class _Builder:
         ends = (self._first_key, self._last_key)
         return WrittenSst(content=content, entries=self.entries, ends=ends)
 
-    def _end_block(self) -> None:
-        handle = self._write(self._block.finish(), is_packed=True)
+    def _end_block(self, content: bytes) -> None:
+        handle = self._write(content, is_packed=True)
         # Handles at restart points are whole, and have no size in front: the index's values are
         # delta-encoded.
         self._index.add(self._largest, handle, size=b"")

@@ -1,46 +1,12 @@
 /* Writes one row of an answer as JSON, as `serve/hot/row_json.py` does without this library. */
 
-#include "native.h"
+#include "row_json.h"
 
-enum { NUMBER = 0, BOOLEAN = 1, TEXT = 2, FLOATING = 3, DISTINCT = 4, AVERAGE = 5 };
-enum { ROOM = 4096 };
-enum { STAMP_BYTES = 8, AT_MOST = 1, FINAL = 2 };
 /* JavaScript's numbers are exact below this. */
 #define EXACT_IN_JSON ((int64_t)1 << 53)
 #define REGISTERS_PER_WORD 10
 
-/* The tables of HyperLogLog++ for one precision, see `tables/finish/hllpp.py`.
-   linear:  the linear estimate for each number of zero registers */
-typedef struct {
-    int64_t registers, neighbours, measured;
-    double alpha_m2, threshold;
-    const double *estimates, *biases, *linear;
-} Sketch;
-
-/* One member of the JSON object.
-   kind, place:  its kind, and the place of its first column
-   width:        the bytes of a number, the words of a sketch, or the place of an average's count
-   name:         the member's name with the characters around it */
-typedef struct {
-    int64_t kind, place, width, name_size;
-    const char *name;
-    const Sketch *sketch;
-} Member;
-
-/* Of Python's stable interface: the caller holds Python's lock. */
-typedef struct PyObject PyObject;
-extern PyObject *PyBytes_FromStringAndSize(const char *data, intptr_t size);
-extern PyObject *Py_BuildValue(const char *format, ...);
-extern char *PyOS_double_to_string(double value, char format, int precision, int flags, int *type);
-extern void PyMem_Free(void *at);
-enum { ADD_DOT_0 = 2 };
-
-/* Where to write next, and the end of the room; `at` is NULL once there was no room, or a value that Python must write. */
-typedef struct {
-    char *at, *end;
-} Out;
-
-static void put(Out *out, const char *text, int64_t size) {
+void put(Out *out, const char *text, int64_t size) {
     if (!out->at || size > out->end - out->at) {
         out->at = 0;
         return;
@@ -60,7 +26,7 @@ static void put_digits(Out *out, int64_t value, int is_quoted) {
     put(out, first, digits + sizeof digits - first);
 }
 
-static void put_number(Out *out, int64_t value) { put_digits(out, value, value >= EXACT_IN_JSON || value <= -EXACT_IN_JSON); }
+void put_number(Out *out, int64_t value) { put_digits(out, value, value >= EXACT_IN_JSON || value <= -EXACT_IN_JSON); }
 
 /* Python writes numbers outside this range, whose form depends on the number. */
 static void put_floating(Out *out, double value) {
@@ -90,7 +56,7 @@ static int64_t character(const byte *at, int64_t left) {
     return 1 + more;
 }
 
-static void put_text(Out *out, const byte *text, int64_t size) {
+void put_text(Out *out, const byte *text, int64_t size) {
     static const char hex[] = "0123456789abcdef", named[] = "btn\0fr"; /* from 8 on */
     put(out, "\"", 1);
     int64_t plain = 0, at = 0;
@@ -164,69 +130,67 @@ static double estimated(const Sketch *sketch, const byte *words, int64_t count) 
     return sketch->measured && raw < 5.0 * registers ? raw - bias(sketch, raw) : raw;
 }
 
-static int is_null(const byte *row, int64_t place) { return row[place >> 3] >> (place & 7) & 1; }
-
-static double floating(const byte *slot) {
-    double value;
-    memcpy(&value, slot, 8);
-    return value;
+/* The estimate of a sketch; 0 if a word of it is NULL, which Python must refuse. */
+int distinct(const Stored *row, const Member *member, int64_t *value) {
+    for (int64_t i = 0; i < member->width; i++)
+        if (is_null(row, member->place + i)) return 0;
+    double found = estimated(member->sketch, row->slots + 8 * member->place, member->width);
+    int64_t whole = (int64_t)found;
+    if (found < (double)whole) whole--;
+    *value = whole + (found - (double)whole >= 0.5);
+    return 1;
 }
 
-static void put_member(Out *out, const Member *member, const byte *row, int64_t size, const byte *slots) {
+static void put_member(Out *out, const Member *member, const Stored *row) {
     put(out, member->name, member->name_size);
-    const byte *slot = slots + 8 * member->place;
-    if (member->kind == DISTINCT) {
-        for (int64_t i = 0; i < member->width; i++)
-            if (is_null(row, member->place + i)) out->at = 0;
-        double found = estimated(member->sketch, slot, member->width);
-        int64_t whole = (int64_t)found;
-        if (found < (double)whole) whole--;
-        put_number(out, whole + (found - (double)whole >= 0.5));
-        return;
-    }
-    int64_t count = 1;
-    if (member->kind == AVERAGE) count = is_null(row, member->width) ? 0 : (int64_t)little8(slots + 8 * member->width);
-    if (is_null(row, member->place) || !count) {
+    const byte *slot = row->slots + 8 * member->place;
+    int64_t count, begin, size, value;
+    if (is_nothing(row, member, &count)) {
         put(out, "null", 4);
-        return;
-    }
-    uint64_t bits = little8(slot);
-    if (member->kind == NUMBER) {
-        int unused = 64 - 8 * (int)member->width;
-        put_number(out, (int64_t)(bits << unused) >> unused);
+    } else if (member->kind == DISTINCT) {
+        if (distinct(row, member, &value)) put_number(out, value);
+        else out->at = 0;
+    } else if (member->kind == NUMBER) {
+        put_number(out, number(slot, member->width));
     } else if (member->kind == BOOLEAN) {
         put(out, slot[0] ? "true" : "false", slot[0] ? 4 : 5);
-    } else if (member->kind == FLOATING && member->width == 4) {
-        float value;
-        memcpy(&value, slot, 4);
-        put_floating(out, value);
     } else if (member->kind == TEXT) {
-        int64_t begin = (int64_t)(bits >> 32), length = (int64_t)(bits & UINT32_MAX);
-        if (is_inside(size, begin, length)) put_text(out, row + begin, length);
+        if (is_text(row, slot, &begin, &size)) put_text(out, row->bytes + begin, size);
         else out->at = 0;
+    } else if (member->kind == FLOATING) {
+        put_floating(out, floating(slot, member->width));
     } else {
-        put_floating(out, floating(slot) / (double)count);
+        put_floating(out, floating(slot, 8) / (double)count);
     }
+}
+
+void put_members(Out *out, const Stored *row, const Member *members, int64_t count) {
+    for (int64_t i = 0; i < count && out->at; i++) put_member(out, &members[i], row);
+    put(out, "}", 1);
+}
+
+/* What follows a row: which batch changed it, and whether it is final. */
+void put_facts(Out *out, const Stored *row) {
+    uint64_t stamp = little8(row->bytes + row->size);
+    put(out, "],\"changed\":[", 13);
+    if (stamp & AT_MOST) put(out, "null", 4);
+    else put_digits(out, (int64_t)(stamp >> 2), 0);
+    put(out, stamp & FINAL ? "],\"final\":[0]" : "],\"final\":[]", stamp & FINAL ? 13 : 12);
 }
 
 /* A row as Python's bytes, followed by its facts: {…}],"changed":[batch],"final":[0]; None if Python must write it.
-   row:      a stored row of a replica, with its stamp (`replica/row_stamp.py`)
+   bytes:    a stored row of a replica, with its stamp (`replica/row_stamp.py`)
    head:     the text before the first member, or before the key
    key:      the key if it is one text; its size is negative if the head includes the key */
-PyObject *row_json(const byte *row, int64_t size, int64_t columns, const Member *members, int64_t count, const char *head,
+PyObject *row_json(const byte *bytes, int64_t size, int64_t columns, const Member *members, int64_t count, const char *head,
                    int64_t head_size, const byte *key, int64_t key_size) {
     char room[ROOM];
     Out out = {room, room + ROOM};
-    int64_t bitset = (columns + 63) / 64 * 8;
-    size -= STAMP_BYTES;
-    if (size < bitset + 8 * columns) return Py_BuildValue("");
-    uint64_t stamp = little8(row + size);
+    Stored row;
+    if (!is_row(&row, bytes, size, columns)) return Py_BuildValue("");
     put(&out, head, head_size);
     if (key_size >= 0) put_text(&out, key, key_size);
-    for (int64_t i = 0; i < count && out.at; i++) put_member(&out, &members[i], row, size, row + bitset);
-    put(&out, "}],\"changed\":[", 14);
-    if (stamp & AT_MOST) put(&out, "null", 4);
-    else put_digits(&out, (int64_t)(stamp >> 2), 0);
-    put(&out, stamp & FINAL ? "],\"final\":[0]" : "],\"final\":[]", stamp & FINAL ? 13 : 12);
+    put_members(&out, &row, members, count);
+    put_facts(&out, &row);
     return out.at ? PyBytes_FromStringAndSize(room, out.at - room) : Py_BuildValue("");
 }

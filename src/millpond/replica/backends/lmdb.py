@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import lmdb
-import msgspec
 
 from millpond.errors import ReplicaError
-from millpond.replica.history.keeper import table_names
-from millpond.replica.record import ReplicaRecord, StoresRecord, encode_stores, parse_stores
+from millpond.native.lookup import Reader, open_reader
+from millpond.replica.backends.lmdb_functions import loaded
+from millpond.replica.backends.table_names import table_names
+from millpond.replica.record import ReplicaRecord, StoresRecord, decode_record, encode_record, encode_stores, parse_stores
 from millpond.settings import ReplicaSettings
 
 _META = b"meta"
@@ -29,9 +30,6 @@ _MAX_TABLES = 1024
 _LOCK_HEADER_BYTES, _READER_BYTES = 4096, 64
 # With less free space than this, a failed write is reported as a full disk.
 _LITTLE_BYTES = 1 << 20
-
-_encode = msgspec.json.Encoder().encode
-_decode_record = msgspec.json.Decoder(ReplicaRecord).decode
 
 _open: weakref.WeakValueDictionary[str, LmdbBackend] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
@@ -96,7 +94,7 @@ class LmdbBackend:
                 self._meta = self._environment.open_db(_META, create=not readonly)
                 stores = self.stores()
                 # A transaction can't use a handle that was opened after it began, so open all now.
-                names = table_names(s.id for s in stores.stores) if stores is not None else []
+                names = table_names(stores) if stores is not None else []
                 self.handles: dict[str, Any] = {n: self._environment.open_db(n.encode(), create=False) for n in names}
         except BaseException:
             self._environment.close()  # else the error's traceback keeps it open, and nobody could open the file again
@@ -115,6 +113,12 @@ class LmdbBackend:
                 hint="Open the pond in the process that reads it, or start processes with the `spawn` method.",
             )
         return LmdbSnapshot(self, self._environment.begin())
+
+    def reader(self, snapshot: LmdbSnapshot) -> Reader | None:
+        """Compiled code that reads this environment, given a snapshot of it that is open; None if there is none."""
+        known = loaded()
+        found = None if known is None else known.of(snapshot.transaction)
+        return None if found is None else open_reader(self._environment, *found)
 
     @contextmanager
     def write(self) -> Iterator[LmdbWriteBatch]:
@@ -149,21 +153,21 @@ class LmdbBackend:
                 "The replica is being built; nothing can be read yet.",
                 hint="Ask again in a moment.",
             )
-        record = _decode_record(data)
+        record = decode_record(data)
         self._seen = (number, record)
         return record
 
     def write_record(self, transaction: lmdb.Transaction, record: ReplicaRecord) -> None:
         """Write the record, inside a write transaction."""
-        transaction.put(_RECORD, _encode(record), db=self._meta)
+        transaction.put(_RECORD, encode_record(record), db=self._meta)
 
 
 class LmdbSnapshot:
     """See `base.Snapshot`."""
 
     def __init__(self, backend: LmdbBackend, transaction: lmdb.Transaction) -> None:
-        self._backend = backend
-        self._transaction = transaction
+        self.backend = backend
+        self.transaction = transaction
         self._get: Any = transaction.get
         self._handles = backend.handles
 
@@ -171,29 +175,29 @@ class LmdbSnapshot:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._transaction.abort()
+        self.transaction.abort()
 
     def record(self) -> ReplicaRecord:
-        return self._backend.record_in(self._transaction)
+        return self.backend.record_in(self.transaction)
 
     def get(self, table: str, key: bytes) -> bytes | None:
         found: bytes | None = self._get(key, db=self._handles[table])
         return found
 
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._transaction.cursor(db=self._backend.handles[table]) as cursor:
+        with self.transaction.cursor(db=self.backend.handles[table]) as cursor:
             if cursor.set_range(start) if start else cursor.first():
                 yield from cast(Iterator[tuple[bytes, bytes]], cursor)
 
     def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        with self._transaction.cursor(db=self._backend.handles[table]) as cursor:
+        with self.transaction.cursor(db=self.backend.handles[table]) as cursor:
             # LMDB finds the first key that isn't below; take the one before it, or the last key if
             # there is none.
             if cursor.prev() if below and cursor.set_range(below) else below != b"" and cursor.last():
                 yield from cast(Iterator[tuple[bytes, bytes]], cursor.iterprev())
 
     def count(self, table: str) -> int:
-        return int(self._transaction.stat(self._backend.handles[table])["entries"])
+        return int(self.transaction.stat(self.backend.handles[table])["entries"])
 
 
 class LmdbWriteBatch:

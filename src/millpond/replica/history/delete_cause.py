@@ -5,6 +5,7 @@
                                   and it was deleted
     a variable with a TTL         expire where its time had come when the batch was planned, else the job's own code deleted it
     a variable without, applyInPandasWithState   delete: the job's own code
+    a batch that repairs rows     delete: such a batch has no events, and nothing expires in it
     joins, limit                  remove: by the watermark, or because rows moved up in their key's list
 
 Source:  StateStoreSaveExec, StreamingDeduplicateExec, SessionWindowStateStoreSaveExec, TTL state of
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.schema.definition.default_table import session_place
 from millpond.schema.store import StoreSchema
@@ -67,15 +69,30 @@ def closes_windows(schema: StoreSchema) -> bool:
     return schema.operator_name == _SESSIONS or (schema.operator_name == "stateStoreSave" and bool(schema.watermarked))
 
 
+def judge_of(cause: Cause, batch: CommittedBatch, written: Callable[[], Written]) -> Judge:
+    """The judge of a batch's deletes in a store with this cause."""
+    return _by_repair if batch.is_repair else cause(batch.started_ms, written)
+
+
+def _by_repair(_key: bytes, _row: bytes) -> Kind:
+    return "delete"
+
+
 def cause_of(schema: StoreSchema) -> Cause:
     """The function that judges the deletes of this store."""
+    kind = only_kind(schema)
+    if kind is not None:
+        return _always(kind)
+    return _sessions(schema) if schema.operator_name == _SESSIONS else _ttl(schema)
+
+
+def only_kind(schema: StoreSchema) -> Kind | None:
+    """The kind of all deletes of this store that aren't repairs; None if each must be judged."""
     if schema.operator_name in _BY_WATERMARK:
-        return _always("expire")
-    if schema.operator_name == _SESSIONS:
-        return _sessions(schema)
-    if schema.ttl and not schema.many:
-        return _ttl(schema)
-    return _always("delete" if schema.operator_name in _BY_CODE and not schema.ttl else "remove")
+        return "expire"
+    if schema.operator_name == _SESSIONS or (schema.ttl and not schema.many):
+        return None
+    return "delete" if schema.operator_name in _BY_CODE and not schema.ttl else "remove"
 
 
 def _always(kind: Kind) -> Cause:

@@ -23,7 +23,7 @@ import msgspec
 
 from millpond.checkpoint.log import CommittedBatch
 from millpond.replica.backends.base import WriteBatch
-from millpond.replica.history.delete_cause import KINDS, Cause, Kind, Written, cause_of, may_expire
+from millpond.replica.history.delete_cause import KINDS, Cause, Kind, Written, cause_of, judge_of, may_expire
 from millpond.replica.keys.codec import join_value, split_value
 from millpond.replica.record import KeptRecord, ReplicaRecord, make_record
 from millpond.replica.row_stamp import STAMP_BYTES, changed_batch, stamp, stamp_final
@@ -48,12 +48,6 @@ decode_record = msgspec.json.Decoder(ReplicaRecord).decode
 def closed_table(store: str) -> str:
     """The table of a store's expired rows."""
     return f"closed/{store}"
-
-
-def table_names(stores: Iterable[str]) -> list[str]:
-    """Every table of a replica of these stores."""
-    stores = list(stores)
-    return [*stores, *map(closed_table, stores), *SHARED_TABLES]
 
 
 @dataclass(slots=True)
@@ -92,12 +86,14 @@ class Change(msgspec.Struct, frozen=True):
     kind:   insert, update, delete, expire, remove
     old:    stored value before the batch, with its stamp; None if there was none
     new:    stored value after it, with its stamp; of `expire` the row's last value, None if unknown
+    repaired: whether the batch has no events, and repairs rows
     """
 
     key: bytes
     kind: Kind
     old: bytes | None
     new: bytes | None
+    repaired: bool = False
 
 
 class ClosedRow(NamedTuple):
@@ -123,15 +119,17 @@ class ClosedRows:
 
 
 def encode_change(change: Change) -> bytes:
-    """Shape:  kind, 0, key length, old length, new length (ffffffff: none), key, old, new."""
+    """Shape:  kind, 1 if repaired, key length, old length, new length (ffffffff: none), key, old, new."""
     old, new = change.old, change.new
     sizes = (_NOTHING if old is None else len(old)), (_NOTHING if new is None else len(new))
-    return b"".join((_CHANGE.pack(KINDS.index(change.kind), 0, len(change.key), *sizes), change.key, old or b"", new or b""))
+    return b"".join(
+        (_CHANGE.pack(KINDS.index(change.kind), change.repaired, len(change.key), *sizes), change.key, old or b"", new or b"")
+    )
 
 
 def decode_change(data: bytes) -> Change:
     """The reverse."""
-    kind, _, key_size, old_size, new_size = _CHANGE.unpack_from(data)
+    kind, repaired, key_size, old_size, new_size = _CHANGE.unpack_from(data)
     begin = _CHANGE.size + key_size
     end = begin + (0 if old_size == _NOTHING else old_size)
     return Change(
@@ -139,6 +137,7 @@ def decode_change(data: bytes) -> Change:
         KINDS[kind],
         None if old_size == _NOTHING else data[begin:end],
         None if new_size == _NOTHING else data[end : end + new_size],
+        bool(repaired),
     )
 
 
@@ -246,7 +245,7 @@ class Keeper:
         moved = batch.planned_watermark_ms != before.planned_watermark_ms
         for store, changes in changed.items():
             after = self._write_store(write, store, changes, batch, kept.get(store, KeptRecord()))
-            if self._loses_expired(store, changes, store in hidden and moved):
+            if not batch.is_repair and self._loses_expired(store, changes, store in hidden and moved):
                 after = msgspec.structs.replace(after, closed_forgotten=batch.batch)
             kept[store] = after
         write_position(write, record)
@@ -280,7 +279,7 @@ class Keeper:
         """The deletes of a store whose changes aren't kept."""
         this = self._stores[store]
         if this.keeps_closed:
-            judge = this.cause(batch.started_ms, lambda: _written(changes))
+            judge = judge_of(this.cause, batch, lambda: _written(changes))
             closed = []
             for key in gone:
                 value = changes[key]
@@ -296,7 +295,7 @@ class Keeper:
         self, write: WriteBatch, store: str, changes: Changes, batch: CommittedBatch, kept: KeptRecord
     ) -> KeptRecord:
         this, mark = self._stores[store], stamp(batch.batch)
-        judge = this.cause(batch.started_ms, lambda: _written(changes))
+        judge = judge_of(this.cause, batch, lambda: _written(changes))
         puts: list[tuple[bytes, bytes]] = []
         gone: list[bytes] = []
         closed: list[tuple[bytes, bytes]] = []
@@ -313,13 +312,14 @@ class Keeper:
                 if old is None and kind != "expire":
                     continue  # this batch put and removed it, so nobody can have seen it
                 gone.append(key)
-                out.append(Change(key, kind, old, last + stamp_final(batch.batch) if kind == "expire" and value.certain else None))
+                final = last + stamp_final(batch.batch) if kind == "expire" and value.certain else None
+                out.append(Change(key, kind, old, final, batch.is_repair))
                 continue
             new = _next(old, value)
             if old is not None and old[:-STAMP_BYTES] == new:
                 continue  # written again with the same value
             puts.append((key, new + mark))
-            out.append(Change(key, "insert" if old is None else "update", old, new + mark))
+            out.append(Change(key, "insert" if old is None else "update", old, new + mark, batch.is_repair))
         write.put(store, puts)
         write.delete(store, gone)
         write_changes(write, this.number, batch.batch, out)

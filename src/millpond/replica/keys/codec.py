@@ -32,7 +32,7 @@ MAX_KEY_BYTES = 511
 PREFIX_BYTES = 495
 _HASH_BYTES = MAX_KEY_BYTES - PREFIX_BYTES
 
-_NULL, _VALUE = b"\x00", b"\x01"
+NULL, _VALUE = b"\x00", b"\x01"
 # The key of the single row of an aggregation without keys: LMDB allows no empty key.
 KEYLESS = b"\x01"
 INTEGER_BYTES = {
@@ -144,7 +144,7 @@ def column_writer(type_: SparkType) -> Write:
         return write  # these write their own mark, which saves a call for the most common keys
 
     def write_column(value: Stored) -> bytes:
-        return _NULL if value is None else _VALUE + write(value)
+        return NULL if value is None else _VALUE + write(value)
 
     return write_column
 
@@ -172,9 +172,9 @@ def _writer(type_: SparkType) -> Write:
     if kind == "boolean":
         return lambda value: b"\x01" if value else b"\x00"
     if kind == "string":
-        return lambda value: _NULL if value is None else _VALUE + _escape(value.encode("utf-8", "surrogateescape"))
+        return lambda value: NULL if value is None else _VALUE + _escape(value.encode("utf-8", "surrogateescape"))
     if kind == "binary":
-        return lambda value: _NULL if value is None else _VALUE + _escape(value)
+        return lambda value: NULL if value is None else _VALUE + _escape(value)
     if kind in ("float", "double"):
         return _float_writer(4 if kind == "float" else 8)
     if kind == "decimal":
@@ -187,12 +187,12 @@ def _writer(type_: SparkType) -> Write:
     if kind == "array":
         assert type_.element is not None
         write_element = column_writer(type_.element)
-        return lambda value: b"".join([_VALUE + write_element(v) for v in value]) + _NULL
+        return lambda value: b"".join([_VALUE + write_element(v) for v in value]) + NULL
     if kind == "map":
         assert type_.key is not None
         assert type_.value is not None
         write_key, write_value = column_writer(type_.key), column_writer(type_.value)
-        return lambda value: b"".join(sorted(_VALUE + write_key(k) + write_value(v) for k, v in value)) + _NULL
+        return lambda value: b"".join(sorted(_VALUE + write_key(k) + write_value(v) for k, v in value)) + NULL
     return _UNORDERED[kind][0]
 
 

@@ -1,15 +1,16 @@
-"""Decodes many ordered keys to columns at once, for the most common keys; `codec` decodes others.
+"""Decodes many ordered keys to columns at once, and encodes columns; `codec` does so for all others.
 
-These are keys of whole numbers, times and windows without NULL, all of the same length, and keys of
-one text.
+It decodes keys of whole numbers, times and windows without NULL, all of the same length, and keys
+of one text.  It encodes columns of numbers, times and texts.
 """
 
 from __future__ import annotations
 
 from millpond.checkpoint.rows.columns import Array, Column, Spans, span
-from millpond.replica.keys.codec import INTEGER_BYTES, KeyCodec
+from millpond.replica.keys.codec import INTEGER_BYTES, NULL, KeyCodec, text_key
 from millpond.schema.types import Field, SparkType
 
+_SIZES = {**INTEGER_BYTES, "boolean": 1, "float": 4, "double": 8}
 _TEXT_MARKS = 3  # 01 in front, 00 01 behind
 
 
@@ -37,6 +38,39 @@ def read_ordered(fields: tuple[Field, ...], keys: list[bytes]) -> dict[int, Colu
         out[place] = column
         at += _width(fields[place].type)
     return out
+
+
+def write_ordered(column: Column) -> list[bytes] | None:
+    """The ordered bytes of each value of a column, as `codec.column_writer` writes them; None for other columns."""
+    if column.texts is not None:
+        out = [text_key(text) for text in column.texts.tolist()]
+    elif column.numbers is not None and column.type.kind in _SIZES:
+        out = _numbers(column.numbers, column.type)
+    else:
+        return None
+    if column.valid is not None:
+        for place in (~column.valid).nonzero()[0].tolist():
+            out[place] = NULL
+    return out
+
+
+def _numbers(numbers: Array, type_: SparkType) -> list[bytes]:
+    import numpy as np
+
+    size = _SIZES[type_.kind]
+    bits = np.ascontiguousarray(numbers).view(f"<u{size}")
+    top = bits.dtype.type(1 << (8 * size - 1))
+    if type_.kind in ("float", "double"):
+        bits = np.where(bits & top, ~bits, bits | top)
+    elif type_.kind == "boolean":
+        bits = (bits != 0).astype(bits.dtype)
+    else:
+        bits = bits ^ top
+    rows: Array = np.empty((len(bits), 1 + size), np.uint8)
+    rows[:, 0] = 1
+    rows[:, 1:] = bits.astype(f">u{size}").view(np.uint8).reshape(-1, size)
+    begin: Array = np.arange(len(bits), dtype=np.int64) * (1 + size)
+    return Spans(rows.tobytes(), begin, np.full(len(bits), 1 + size, np.int64)).tolist()
 
 
 def _is_plain(type_: SparkType) -> bool:

@@ -22,10 +22,10 @@ from millpond.catalogue import JobFolder
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
+from millpond.checkpoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.archive.layout import Archive, ArchivedBatch, folder_of, without_batch
 from millpond.savepoint.describe import describe_batch
 from millpond.savepoint.manifest import SavepointFile
-from millpond.savepoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.threads import do_each, threads_between
 from millpond.storage import FileStamp, Storage
 from millpond.storage.copying import copy_file, hash_file

@@ -15,7 +15,7 @@ from typing import Any
 from millpond.checkpoint.log import read_batch, with_offsets, with_watermark
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.checkpoint.whole.store import read_whole_stores
 from millpond.savepoint.change.edit_join import INDEXED, JoinCounts, JoinEdit, family_beside_side
 from millpond.savepoint.change.edit_rows import StoreEdit
 from millpond.savepoint.change.new_savepoint import make_savepoint

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
-from millpond.checkpoint.whole_rows import Columns, FamilyCodec, StoreCodec
+from millpond.checkpoint.whole.rows import Columns, FamilyCodec, StoreCodec
 from millpond.savepoint.change.user_edit import Edit, EditCounts, StateRow, UserTable, is_same
 from millpond.savepoint.rewrite.form import unsupported
 from millpond.savepoint.rewrite.row_edit import Row, RowEdit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from millpond.checkpoint.whole_rows import FamilyCodec, StoreCodec
+from millpond.checkpoint.whole.rows import FamilyCodec, StoreCodec
 from millpond.errors import RequestError
 from millpond.savepoint.change.user_edit import Edit, EditCounts, Merge, StateRow, UserTable, is_same
 from millpond.savepoint.rewrite.form import unsupported

@@ -18,11 +18,11 @@ from importlib.metadata import version
 
 from millpond.checkpoint.log import CommittedBatch, read_batch
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.restart_files import RestartFile, restart_files
 from millpond.errors import MillpondError
 from millpond.savepoint.describe import describe_files
 from millpond.savepoint.manage.folder import claim, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, damaged
-from millpond.savepoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.restore import restore_files
 from millpond.savepoint.rewrite.form import AS_IT_WAS, StateForm
 from millpond.savepoint.rewrite.row_edit import RowEdit

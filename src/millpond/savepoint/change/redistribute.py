@@ -19,8 +19,8 @@ from millpond.catalogue import savepoints_folder
 from millpond.checkpoint.log import read_batch
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.whole_rows import COUNTER, Columns, FamilyCodec, StoreCodec
-from millpond.checkpoint.whole_store import WholeStore, read_whole_stores
+from millpond.checkpoint.whole.rows import COUNTER, Columns, FamilyCodec, StoreCodec
+from millpond.checkpoint.whole.store import WholeStore, read_whole_stores
 from millpond.errors import CheckpointError
 from millpond.savepoint.change.new_savepoint import make_savepoint
 from millpond.savepoint.manage.folder import check_free, open_savepoint

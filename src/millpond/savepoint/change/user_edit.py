@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millpond.checkpoint.whole_rows import Columns
+from millpond.checkpoint.whole.rows import Columns
 from millpond.savepoint.rewrite.row_values import NamedColumns, call_user, wrong
 from millpond.schema.types import Field
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.checkpoint.rocksdb.snapshot import SnapshotMetadata
-from millpond.checkpoint.whole_rows import Columns, FamilyCodec, StoreCodec
-from millpond.checkpoint.whole_store import WholeStore
+from millpond.checkpoint.whole.rows import Columns, FamilyCodec, StoreCodec
+from millpond.checkpoint.whole.store import WholeStore
 from millpond.savepoint.rewrite.form import unsupported
 from millpond.savepoint.rewrite.row_edit import Row, RowEdit
 from millpond.savepoint.rewrite.row_values import NamedColumns, call_user

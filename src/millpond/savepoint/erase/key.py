@@ -15,7 +15,7 @@ from millpond.checkpoint.log import CommittedBatch, StateSettings
 from millpond.checkpoint.operators import OperatorFiles, read_operator_files
 from millpond.checkpoint.partition import hashed_columns
 from millpond.checkpoint.rows.unsaferow import Stored, decoder
-from millpond.checkpoint.whole_store import WholeStore, read_whole_stores
+from millpond.checkpoint.whole.store import WholeStore, read_whole_stores
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field
 from millpond.storage import Storage

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.catalogue import JobFolder, create_beside
+from millpond.checkpoint.identity import write_rescaled
 from millpond.checkpoint.log import read_batch, read_conf
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.rescaled import write_rescaled
 from millpond.errors import MillpondError, RequestError
 from millpond.ownership.take_over import TakeOver
 from millpond.savepoint.in_place.exchange import UNKNOWN, Found, check_target, find_stopped_job, savepoint_in, take_place
@@ -171,7 +171,7 @@ class RescalePlan:
             whole.write(METADATA, encode_metadata(made.manifest.job_id))
             rows = _check_rows(made, whole)  # 4
             before, after = (read_batch(storage, Batch(number)).fingerprint for storage in (source, whole))
-            write_rescaled(copy, before, after)  # 5
+            write_rescaled(source, copy, before, after)  # 5
             work.delete_all("savepoint")
             last()
 

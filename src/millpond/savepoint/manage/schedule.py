@@ -7,7 +7,8 @@
 3. Wait until the next one is due.
 
 Which savepoints are scheduled, their names say: `scheduled-20260301T120000.000Z`.  So a schedule
-that is started again goes on as if it had not ended, and has no state of its own.
+that is started again goes on as if it had not ended.  `schedule.json` in the job's folder tells
+watchers of the interval, and up to when all batches are in a savepoint.
 """
 
 from __future__ import annotations
@@ -20,18 +21,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from millpond.catalogue import find_job, savepoints_folder
 from millpond.checkpoint.log import committed_batches, job_id
-from millpond.errors import MillpondError, RequestError
+from millpond.errors import CheckpointError, MillpondError, RequestError
 from millpond.logs import EventLog, Trouble
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.manage.folder import list_savepoints, remove
 from millpond.savepoint.manage.prune import Keep, keep_of, prune_by
 from millpond.savepoint.manifest import Savepoint
-from millpond.settings import parse_length
+from millpond.settings import FileBounds, parse_length
+from millpond.storage import Storage
 
 log = EventLog(__name__)
 PREFIX = "scheduled-"
+NOTE = "schedule.json"
 _TIME = "%Y%m%dT%H%M%S"
 _NAME = re.compile(rf"{PREFIX}(\d{{8}}T\d{{6}})\.(\d{{3}})Z")
 _SHORTEST_SECONDS = 1.0
@@ -40,6 +45,28 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 60.0
 _LEFT_MS = 86_400_000
 # Errors of a job that hasn't begun, which are normal.
 _NOT_YET = frozenset({"NO_COMMITTED_BATCH"})
+
+
+class ScheduleNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The file `schedule.json` of a job.
+
+    every_ms:  the interval
+    whole_ms:  up to when all batches are in a scheduled savepoint; before the first one, when the
+               schedule began
+    """
+
+    every_ms: int
+    whole_ms: int
+
+
+def read_note(storage: Storage) -> ScheduleNote | None:
+    """That of the job in a folder; None if it has no schedule, or it can't be read."""
+    if storage.stamp(NOTE) is None:
+        return None
+    try:
+        return msgspec.json.decode(storage.read(NOTE, FileBounds().note_bytes), type=ScheduleNote)
+    except (CheckpointError, msgspec.MsgspecError):
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +110,7 @@ class Schedule:
         self._keep = replace(keep, last=max(1, keep.last))
         self._count = count
         self._newest: str | None = None
+        self._noted = read_note(self._folder.storage)
         self._made = self._deleted = self._errors = 0
         self._trouble = Trouble(log, "schedule", job=self._folder.job)
         self._stop = threading.Event()
@@ -138,6 +166,8 @@ class Schedule:
         newest = every[-1] if every else None
         self._newest = None if newest is None else newest.manifest.name
         left = 0 if newest is None else newest.manifest.created_ms + self._every_ms - now_ms
+        if self._noted is None or self._noted.every_ms != self._every_ms:
+            self._note(now_ms if newest is None else newest.manifest.created_ms)
         if left > 0:
             return min(left, self._every_ms)  # the clock may have been set back
         if newest is None or self._has_moved(newest):
@@ -145,10 +175,15 @@ class Schedule:
             plan = plan_savepoint(self._place, name, job=self._folder.job, note="scheduled", count=self._count, allow=self._allow)
             plan.run()  # 1
             self._newest, self._made = name, self._made + 1
+        self._note(now_ms)
         old = prune_by(self._place, self._keep, job=self._folder.job, prefix=PREFIX)  # 2
         old.run()
         self._deleted += len(old.deleted)
         return self._every_ms
+
+    def _note(self, whole_ms: int) -> None:
+        self._noted = ScheduleNote(every_ms=self._every_ms, whole_ms=whole_ms)
+        self._folder.storage.write(NOTE, msgspec.json.encode(self._noted))
 
     def _scheduled(self, now_ms: int) -> list[Savepoint]:
         """The job's scheduled savepoints, oldest first; what killed programs left of others is deleted."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 
 from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.restart_files import partition_files
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError
 from millpond.savepoint.repair.whole_files import WholeFiles
-from millpond.savepoint.restart_files import partition_files
 from millpond.schema.store import StoreSchema
 from millpond.storage import Storage
 from millpond.storage.names import NUMBER

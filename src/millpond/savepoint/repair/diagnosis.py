@@ -19,6 +19,7 @@ from dataclasses import replace
 from millpond.checkpoint.log import CommittedBatch, encode_commit, job_id, read_batch
 from millpond.checkpoint.operators import metadata_path, read_operator_files
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.restart_files import partitions_of_stores, schema_files
 from millpond.errors import CheckpointError, StorageError
 from millpond.savepoint.repair.chains import below, chain_problems, has_every_change, leave_out_snapshots
 from millpond.savepoint.repair.finding import Diagnosis, Effect, Finding
@@ -26,7 +27,6 @@ from millpond.savepoint.repair.logs import Logs, is_readable, read_logs, source_
 from millpond.savepoint.repair.operators import make_up, needs_schema_files
 from millpond.savepoint.repair.whole_files import WholeFiles
 from millpond.savepoint.repair.writers import signs_of_others
-from millpond.savepoint.restart_files import partitions_of_stores, schema_files
 from millpond.savepoint.restore import encode_metadata
 from millpond.savepoint.rows import count_rows
 from millpond.schema.store import StoreSchema

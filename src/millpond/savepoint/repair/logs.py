@@ -14,9 +14,9 @@ from typing import Any
 from millpond.checkpoint.files.sidecars import verify_file
 from millpond.checkpoint.log import BatchPlan, CommitFacts, read_commit, read_plan
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.restart_files import log_offset
 from millpond.checkpoint.source_files import iter_entry
 from millpond.errors import CheckpointError
-from millpond.savepoint.restart_files import log_offset
 from millpond.storage import Storage
 from millpond.storage.names import NUMBER, numbers
 

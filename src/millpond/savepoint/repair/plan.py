@@ -25,6 +25,7 @@ from typing import Any
 from millpond.catalogue import JobFolder, create_beside, find_job, folders_of
 from millpond.checkpoint.log import BatchPlan, job_id, read_batch
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.restart_files import RestartFile, log_offset, source_files
 from millpond.checkpoint.source_files import iter_entry
 from millpond.errors import CheckpointError, MillpondError, RequestError, SavepointError
 from millpond.savepoint.manage.folder import list_savepoints
@@ -32,7 +33,6 @@ from millpond.savepoint.repair.diagnosis import examine, read_id
 from millpond.savepoint.repair.finding import Diagnosis
 from millpond.savepoint.repair.logs import Logs
 from millpond.savepoint.repair.restart import Restart, find_restart
-from millpond.savepoint.restart_files import RestartFile, log_offset, source_files
 from millpond.savepoint.restore import anchored_file, check_empty, check_nobody_has, check_target, encode_metadata, new_checkpoint
 from millpond.savepoint.rows import count_rows
 from millpond.savepoint.threads import Progress, do_each

@@ -25,6 +25,13 @@ from dataclasses import dataclass, field
 from millpond.checkpoint.log import BatchPlan, CommittedBatch
 from millpond.checkpoint.operators import metadata_path, read_operator_files
 from millpond.checkpoint.real_time import refuse_real_time
+from millpond.checkpoint.restart_files import (
+    RestartFile,
+    partitions_of_stores,
+    plan_files,
+    restart_files,
+    schema_files,
+)
 from millpond.errors import CheckpointError
 from millpond.savepoint.repair.chains import leave_out_snapshots
 from millpond.savepoint.repair.diagnosis import view_of
@@ -32,13 +39,6 @@ from millpond.savepoint.repair.finding import Finding
 from millpond.savepoint.repair.logs import Logs, source_problems
 from millpond.savepoint.repair.operators import make_up, needs_schema_files, older_metadata
 from millpond.savepoint.repair.whole_files import WholeFiles
-from millpond.savepoint.restart_files import (
-    RestartFile,
-    partitions_of_stores,
-    plan_files,
-    restart_files,
-    schema_files,
-)
 from millpond.savepoint.rows import count_rows
 from millpond.settings import FileBounds
 from millpond.storage import Storage

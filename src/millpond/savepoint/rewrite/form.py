@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from millpond.checkpoint.log import CommittedBatch, StateSettings, read_batch, read_commit_version
 from millpond.checkpoint.operators import SHORT_NAMES, OperatorFiles, read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.checkpoint.whole.store import read_whole_stores
 from millpond.errors import CheckpointError
 from millpond.storage import Storage
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 
 from millpond.checkpoint.encoding import without_checksum
 from millpond.checkpoint.files.checksums import crc32c
 from millpond.checkpoint.files.codecs import corrupt, iter_unpacked, naming
 from millpond.checkpoint.files.pack import pack
-from millpond.checkpoint.files.records import DELETE, END_MARK, encode_record, iter_piecewise
+from millpond.checkpoint.files.partial import open_parts
+from millpond.checkpoint.files.records import DELETE, END_MARK, encode_record, iter_piecewise, iter_records
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.position import version_of
 from millpond.checkpoint.state import StateReader
-from millpond.checkpoint.whole_store import WholeStore
+from millpond.checkpoint.whole.store import WholeStore
 from millpond.errors import CheckpointError
+from millpond.native.calls import find_whole_records
+from millpond.native.rewrite import Chunk
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
@@ -56,10 +61,35 @@ class HdfsState:
                     yield key, value
         yield from ((key, value) for key, value in newest.items() if value is not None)
 
+    def iter_chunks(self, partition: int) -> Iterator[Chunk]:
+        """All records of a partition's files, the oldest file first.  Only with the compiled library, without checksums."""
+        base, deltas = StateReader(self._storage).files(self._batch, self._store.files, partition)
+        for path in deltas if base is None else [base, *deltas]:
+            yield from self._chunks_of(path, is_base=path == base)
+
+    def packed_bytes(self, partition: int) -> int:
+        """How large a partition's files are."""
+        base, deltas = StateReader(self._storage).files(self._batch, self._store.files, partition)
+        total = 0
+        for path in deltas if base is None else [base, *deltas]:
+            with contextlib.closing(open_parts(self._storage, path)) as file:
+                total += file.size
+        return total
+
+    def write_pieces(self, partition: int, pieces: Iterable[bytes]) -> None:
+        """Write a partition's snapshot.
+
+        pieces:  of records, each key once
+        """
+        self._write(partition, chain(pieces, [END_MARK]))
+
     def write(self, partition: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Write a partition's snapshot."""
+        self._write(partition, self._pieces(rows))
+
+    def _write(self, partition: int, pieces: Iterable[bytes]) -> None:
         path = f"{self._store.files.folder(partition)}/{version_of(self._batch.batch)}.snapshot"
-        self._storage.write_pieces(path, pack(self._batch.settings.codec, self._pieces(rows)))
+        self._storage.write_pieces(path, pack(self._batch.settings.codec, pieces))
 
     def _pieces(self, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
         records: list[bytes] = []
@@ -73,6 +103,27 @@ class HdfsState:
                 records.clear()
                 size = 0
         yield b"".join(records) + END_MARK
+
+    def _chunks_of(self, path: str, *, is_base: bool) -> Iterator[Chunk]:
+        pieces = self._storage.iter_pieces(path, _WINDOW_BYTES, _BOUNDS.state_bytes)
+        rest, before = b"", 0
+        try:
+            for piece in iter_unpacked(self._batch.settings.codec, pieces, _WINDOW_BYTES):
+                data = rest + piece
+                found = find_whole_records(data, typed=False)
+                assert found is not None
+                (kinds, key_begin, key_size, begin, size), end = found
+                if len(kinds):
+                    gone = kinds == DELETE
+                    some = bool(gone.any())
+                    if some and is_base:
+                        raise corrupt("a snapshot deletes a key", 0)
+                    yield Chunk((data, key_begin, key_size), (data, begin, size), gone if some else None)
+                rest, before = data[end:], before + end
+            for _ in iter_records(rest):  # there is the end mark only, or what is wrong
+                raise corrupt("a record isn't whole", before)
+        except CheckpointError as error:
+            raise (error if "path" in error.context else naming(error, path)) from error
 
     def _iter_file(self, path: str) -> Iterator[tuple[bytes, bytes | None]]:
         """The records of a file; the value of a deleted key is None."""

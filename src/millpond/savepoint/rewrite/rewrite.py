@@ -21,7 +21,7 @@ import json
 import re
 import struct
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -30,19 +30,21 @@ from typing import NamedTuple
 
 from millpond.checkpoint.encoding import bare_row, key_columns, rocksdb_key, rocksdb_value
 from millpond.checkpoint.log import CommittedBatch, read_batch, with_settings, with_state_ids
-from millpond.checkpoint.operators import PANDAS_TRANSFORM, OperatorFiles, read_operator_files
+from millpond.checkpoint.operators import OperatorFiles, read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.checkpoint.state import partitions_of
-from millpond.checkpoint.whole_rows import StoreCodec
-from millpond.checkpoint.whole_store import WholeStore, read_whole_stores
-from millpond.errors import CheckpointError
+from millpond.checkpoint.whole.rows import StoreCodec
+from millpond.checkpoint.whole.store import WholeStore, read_whole_stores
+from millpond.errors import CheckpointError, SavepointError
 from millpond.savepoint.manifest import damaged
 from millpond.savepoint.rewrite.form import StateForm, unsupported
 from millpond.savepoint.rewrite.hdfs_state import HdfsState
 from millpond.savepoint.rewrite.rocksdb_state import RocksDbState
 from millpond.savepoint.rewrite.row_edit import Row, RowEdit
 from millpond.savepoint.rewrite.spills import ROW_BYTES, RUN_BYTES, Spills
+from millpond.savepoint.rewrite.straight import is_straight, rewrite_straight
+from millpond.schema.store import PANDAS_TRANSFORM
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage
@@ -90,12 +92,20 @@ def is_state_file(path: str) -> bool:
     return _STATE_FILE.fullmatch(path) is not None
 
 
-def rewrite_state(source: Storage, number: int, target: Storage, form: StateForm, edits: Iterable[RowEdit] = ()) -> None:
+def rewrite_state(
+    source: Storage,
+    number: int,
+    target: Storage,
+    form: StateForm,
+    edits: Iterable[RowEdit] = (),
+    only: Container[int] | None = None,
+) -> None:
     """Write the state of a batch into a restored checkpoint, in another form.
 
     source:  the checkpoint with the state
     target:  the restored checkpoint, with all files but those of partitions
     edits:   of the rows of stores, at most one of each
+    only:    the partitions whose rows are read; None: all of them
     Raises:  UNSUPPORTED for state that isn't divided by Spark's hash of its key; CORRUPT_FILE and
              the like from reading; SAVEPOINT_DAMAGED if what was written isn't what was read.
     """
@@ -115,7 +125,7 @@ def rewrite_state(source: Storage, number: int, target: Storage, form: StateForm
     for operator, stores in operators:
         edited = [(store, by_store.get((operator.operator, store.name))) for store in stores]
         for store, edit in sorted(edited, key=lambda pair: pair[1] is not None and pair[1].follows):
-            _rewrite_store(source, batch, target, after, store, edit)
+            _rewrite_store(source, batch, target, after, store, edit, only)
         _write_metadata(target, operator, settings.partitions)
     _write_log(source, target, batch, after, is_changed=bool(by_store))
 
@@ -127,6 +137,7 @@ def _rewrite_store(
     after: CommittedBatch,
     store: WholeStore,
     edit: RowEdit | None,
+    only: Container[int] | None,
 ) -> None:
     old = open_state(source, batch, store)
     families = old.families if isinstance(old, RocksDbState) else None
@@ -135,15 +146,24 @@ def _rewrite_store(
         becomes, families = edit.store_after(store), None if families is None else edit.numbers_after(families)
     is_hdfs = after.settings.provider == "hdfs"
     new: State = HdfsState(target, after, becomes) if is_hdfs else RocksDbState(target, after, becomes, families)
+    if edit is None and is_straight(batch, after, store):
+        before, now = rewrite_straight(old, new, batch, after, store, _elsewhere, only)
+        if before != now:
+            raise _differs(target, store, before.count, now.count)
+        return
     read, written, back = _Rows(), _Rows(), _turns(batch.settings.provider, after.settings.provider, store)[1]
-    with _collected(old, batch, after, store, edit, read, None if becomes is store else (new, becomes)) as rows_of:
+    with _collected(old, batch, after, store, edit, read, None if becomes is store else (new, becomes), only) as rows_of:
         for partition in partitions_of(after, becomes.files):  # 5
             new.write(partition, rows_of(partition))
     for partition in partitions_of(after, becomes.files):  # 6
         for key, value in new.iter_rows(partition):
             written.add(back.key(key), back.value(value))
     if read != written:
-        raise damaged(target.uri, f"has {written.count} rows of {store.id} after it was written, and had {read.count}, or others")
+        raise _differs(target, store, read.count, written.count)
+
+
+def _differs(target: Storage, store: WholeStore, before: int, now: int) -> SavepointError:
+    return damaged(target.uri, f"has {now} rows of {store.id} after it was written, and had {before}, or others")
 
 
 def count_edited(source: Storage, batch: CommittedBatch, store: WholeStore, edit: RowEdit) -> int:
@@ -161,11 +181,13 @@ def _collected(
     edit: RowEdit | None,
     read: _Rows,
     other: tuple[State, WholeStore] | None = None,
+    only: Container[int] | None = None,
 ) -> Iterator[Callable[[int], Iterable[Row]]]:
     """Steps 1 to 4: a function from a new partition to its rows, of the new provider.
 
     read:   gets these rows, of the old provider
     other:  the state with other columns, and its store
+    only:   the partitions to read; None: all
     """
     provider = after.settings.provider
     forth, back = _turns(batch.settings.provider, provider, store)
@@ -177,7 +199,7 @@ def _collected(
         hash_edited = _first_partition if becomes.is_single else _once(new.hasher())
     count = len(partitions_of(after, becomes.files))
     with Spills(count) as spills:
-        for rows in _edited(old, batch, store, edit, codec, hash_key):
+        for rows in _edited(old, batch, store, edit, codec, hash_key, only):
             turned = _turned(rows, forth, back, store.id, hash_edited)
             is_sorted = edit is None and (provider == "hdfs" or not isinstance(old, HdfsState))
             for run in (turned,) if is_sorted else _sorted_runs(turned):
@@ -205,6 +227,7 @@ def _edited(
     edit: RowEdit | None,
     codec: StoreCodec,
     hash_key: Callable[[bytes], int],
+    only: Container[int] | None,
 ) -> Iterator[Iterable[Row]]:
     """The rows of each partition, and then those that the edit adds.
 
@@ -213,6 +236,8 @@ def _edited(
     """
     count = len(partitions_of(batch, store.files))
     for partition in range(count):
+        if only is not None and partition not in only:
+            continue
         rows = _placed(old.iter_rows(partition), hash_key, store, partition, count)  # 2
         yield rows if edit is None else edit.rows(rows, codec)  # 3
     if edit is not None:

@@ -13,21 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from millpond.checkpoint.encoding import checked_parts, list_parts, with_checksums, without_checksum
 from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.files.records import DELETE, MERGE, iter_changelog
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.position import version_of
-from millpond.checkpoint.rocksdb.snapshot import SnapshotMetadata, iter_chunks, snapshot_at
-from millpond.checkpoint.rocksdb.write_snapshot import write_snapshot
+from millpond.checkpoint.rocksdb.snapshot import SnapshotMetadata, iter_chunks, iter_spans, snapshot_at
+from millpond.checkpoint.rocksdb.write_snapshot import write_snapshot, write_snapshot_of_records
+from millpond.checkpoint.rows.columns import span
 from millpond.checkpoint.state import StateReader, partitions_of, rocksdb_name, unpack
-from millpond.checkpoint.whole_store import WholeStore
+from millpond.checkpoint.whole.store import WholeStore
 from millpond.errors import CheckpointError
+from millpond.native.rewrite import Chunk
 from millpond.savepoint.rewrite.form import unsupported
 from millpond.storage import Storage
 
 _FAMILY_BYTES = 2
+_CHUNK_ROWS = 10_000
 _REPORT = "Report this with the job's Spark version; the savepoint can be restored as it is."
 _NO_FAMILIES = SnapshotMetadata(sst_names={}, column_families={})
 Row = tuple[bytes, bytes]
@@ -97,6 +101,26 @@ class RocksDbState:
                 yield key, self._delimiter.join(checked_parts(key, value, self._delimiter))
             except CheckpointError as error:
                 raise naming(error, base or folder) from error
+
+    def iter_chunks(self, partition: int) -> Iterator[Chunk]:
+        """The same rows, many at a time.  Only with the compiled library, without checksums."""
+        base, changes = StateReader(self._storage).files(self._batch, self._store.files, partition)
+        if base is not None and not changes:
+            for keys, values in iter_spans(self._storage, snapshot_at(self._storage, base), self._delimiter):
+                yield Chunk(keys, values)
+            return
+        rows = self.iter_rows(partition)
+        while some := list(islice(rows, _CHUNK_ROWS)):
+            yield Chunk(span(key for key, _ in some), span(value for _, value in some))
+
+    def write_pieces(self, partition: int, pieces: Iterable[bytes]) -> None:
+        """Write a partition's snapshot, of a store without column families.
+
+        pieces:  of records, in order of the keys' bytes
+        """
+        folder = self._store.files.folder(partition)
+        name = rocksdb_name(self._batch, self._store.files, partition, version_of(self._batch.batch))
+        write_snapshot_of_records(self._storage, folder, name, pieces, self.families)
 
     def write(self, partition: int, rows: Iterable[Row]) -> None:  # 1
         """Write a partition's snapshot.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from millpond.checkpoint.rocksdb.snapshot import SnapshotMetadata
-from millpond.checkpoint.whole_rows import StoreCodec
-from millpond.checkpoint.whole_store import WholeStore
+from millpond.checkpoint.whole.rows import StoreCodec
+from millpond.checkpoint.whole.store import WholeStore
 from millpond.savepoint.rewrite.row_values import NamedColumns, call_user, wrong
 from millpond.schema.value_change import ValueChange
 

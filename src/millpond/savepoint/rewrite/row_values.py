@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from millpond.checkpoint.whole_rows import Columns
+from millpond.checkpoint.whole.rows import Columns
 from millpond.errors import MillpondError, RequestError
 from millpond.schema.convert import to_python, to_stored
 from millpond.schema.definition.table import unique_names

@@ -17,11 +17,12 @@ from itertools import pairwise
 from types import TracebackType
 
 from millpond.checkpoint.files.records import encode_record
+from millpond.errors import SetupError
 
 # Rows are sorted in runs of so many bytes, each of them with Python's objects around it.
 RUN_BYTES = 32 << 20
 ROW_BYTES = 250
-_COLLECTED_BYTES = 64 << 20
+_COLLECTED_BYTES = 16 << 20
 _PIECE_BYTES = 64 << 10
 _INT_BYTES = 4
 
@@ -31,10 +32,15 @@ class Spills(AbstractContextManager["Spills"]):
 
     1. `add` a run of rows, each to its partition; `end_run`; the next run.
     2. `iter_rows` of each partition, after the last run.
+
+    Raises:  NOT_WRITABLE, as `add` and `iter_rows` do.
     """
 
     def __init__(self, partitions: int) -> None:
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as this
+        try:
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as this
+        except OSError as broken:
+            raise _not_writable(broken) from broken
         self._end = 0
         self._pending: list[list[bytes]] = [[] for _ in range(partitions)]
         self._sizes = [0] * partitions
@@ -54,6 +60,15 @@ class Spills(AbstractContextManager["Spills"]):
         if self._collected >= _COLLECTED_BYTES:
             self._flush()
 
+    def add_records(self, partition: int, records: memoryview) -> None:
+        """Many more rows, as records."""
+        if records:
+            self._pending[partition].append(bytes(records))
+            self._sizes[partition] += len(records)
+            self._collected += len(records)
+            if self._collected >= _COLLECTED_BYTES:
+                self._flush()
+
     def end_run(self) -> None:
         """The next rows don't follow those before in order."""
         for runs, size in zip(self._runs, self._sizes, strict=True):
@@ -69,6 +84,18 @@ class Spills(AbstractContextManager["Spills"]):
         read = partial(self._extents[partition].read, self._file.fileno())
         yield from heapq.merge(*(_iter_run(read, begin, end) for begin, end in pairwise(ends)))
 
+    def open_runs(self, partition: int) -> list[Callable[[int], bytes]]:
+        """For each run of a partition, a function that gives about as many of its next bytes, as records."""
+        self._flush()
+        read = partial(self._extents[partition].read, self._file.fileno())
+        return [_RunBytes(read, begin, end).next for begin, end in pairwise(self._runs[partition])]
+
+    def read_records(self, partition: int) -> bytes:
+        """All rows of a partition, as records, in the order in which they were added."""
+        self._flush()
+        run = _RunBytes(partial(self._extents[partition].read, self._file.fileno()), 0, self._sizes[partition])
+        return b"".join(iter(partial(run.next, _PIECE_BYTES), b""))
+
     def _flush(self) -> None:
         for extents, records in zip(self._extents, self._pending, strict=True):
             if records:
@@ -76,9 +103,23 @@ class Spills(AbstractContextManager["Spills"]):
                 records.clear()
                 extents.add(self._end, len(data))
                 self._end += len(data)
-                while data:
-                    data = data[self._file.write(data) :]
+                try:
+                    while data:
+                        data = data[self._file.write(data) :]
+                except OSError as broken:
+                    raise _not_writable(broken) from broken
         self._collected = 0
+
+
+def _not_writable(broken: OSError) -> SetupError:
+    # None if there is no usable one.
+    folder = tempfile.tempdir or "the folder of temporary files"
+    return SetupError(
+        "NOT_WRITABLE",
+        f"Rows can't be collected in {folder}: {broken.strerror}.",
+        hint="Free some space there, or name a folder on another disk in TMPDIR.",
+        path=folder,
+    )
 
 
 class Sorter(AbstractContextManager["Sorter"]):
@@ -129,6 +170,19 @@ class _Extents:
         at = bisect_right(self._begins, position) - 1
         begin, end = self._begins[at : at + 2]
         return os.pread(file, min(size, end - position), self._places[at] + position - begin)
+
+
+class _RunBytes:
+    """The bytes of a run, piece by piece."""
+
+    def __init__(self, read: Callable[[int, int], bytes], begin: int, end: int) -> None:
+        self._read, self._at, self._end = read, begin, end
+
+    def next(self, size: int) -> bytes:
+        """At most so many of the next bytes; none at the end."""
+        piece = self._read(self._at, min(size, self._end - self._at)) if self._at < self._end else b""
+        self._at += len(piece)
+        return piece
 
 
 def _iter_run(read: Callable[[int, int], bytes], position: int, end: int) -> Iterator[tuple[bytes, bytes]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millpond.checkpoint.whole_rows import COUNTER, Columns, StoreCodec
+from millpond.checkpoint.whole.rows import COUNTER, Columns, StoreCodec
 from millpond.savepoint.rewrite.row_edit import Row
 
 BY_KEY, BY_TIME = "Timers_keyToTimestamp", "Timers_timestampToKey"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond.scalar.function import NUMBERS, Values, function, plain, strict, takes
-from millpond.scalar.sketch.kll import ITEMS, SortedItems, read_kll
+from millpond.scalar.sketch.kll import ITEMS, SortedItems, read_kll, sorted_items
 from millpond.scalar.sketch.library import Distinct, hll_estimate, theta_estimate
 from millpond.scalar.spark_fails import SparkFails
 from millpond.schema.definition.expression import Expression
@@ -48,12 +48,11 @@ def _rank(kind: str) -> Callable[[Expression], Values]:
 
 
 def _sorted(data: bytes, kind: str) -> SortedItems:
-    sketch = read_kll(data, kind)
-    if not sketch.n:
+    if not read_kll(data, kind).n:
         raise SparkFails(
             "VALUE_OUT_OF_RANGE", "A KLL sketch without values has no quantiles.", hint="Leave groups without values out."
         )
-    return SortedItems(sketch)
+    return sorted_items(data, kind)
 
 
 def _seen(kind: str) -> Values:

@@ -22,6 +22,7 @@ import math
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from millpond.scalar.sketch.damage import damaged
@@ -88,16 +89,18 @@ def read_kll(data: bytes, kind: str) -> Kll:
         raise damaged("KLL", data, "its header isn't whole")
     n, least_k, count = _COUNTS.unpack_from(data, _HEADER.size)
     at = _HEADER.size + _COUNTS.size
-    begins = np.frombuffer(data, "<u4", min(count, (len(data) - at) // 4), at).astype(np.int64)
+    if not count or len(data) < at + 4 * count:
+        raise damaged("KLL", data, "it has fewer items than it claims")
+    begins = struct.unpack_from(f"<{count}I", data, at)
     items = _items(data, at + 4 * count, dtype)
-    if len(begins) != count or not count or len(items) < 2:
+    if len(items) < 2:
         raise damaged("KLL", data, "it has fewer items than it claims")
     least, most, items = items[0], items[1], items[2:]
-    ends = [*(begins[1:] - begins[0]), len(items)]
-    sizes = np.diff([0, *ends])
-    if (sizes < 0).any() or sum(int(size) << level for level, size in enumerate(sizes)) != n:
+    bounds = [0, *(begin - begins[0] for begin in begins[1:]), len(items)]
+    sizes = [end - begin for begin, end in pairwise(bounds)]
+    if min(sizes) < 0 or sum(size << level for level, size in enumerate(sizes)) != n:
         raise damaged("KLL", data, "its levels don't have the values that it has seen")
-    return Kll(min(k, least_k), n, least, most, tuple(np.split(items, ends[:-1])))
+    return Kll(min(k, least_k), n, least, most, tuple(items[begin:end] for begin, end in pairwise(bounds)))
 
 
 def merge_kll(parts: Sequence[bytes], kind: str) -> bytes:
@@ -122,6 +125,15 @@ def merge_kll(parts: Sequence[bytes], kind: str) -> bytes:
     return b"".join([header, begins.astype("<u4").tobytes(), items.astype(ITEMS[kind]).tobytes()])
 
 
+@lru_cache(maxsize=1)
+def sorted_items(data: bytes, kind: str) -> SortedItems:
+    """The items of a sketch that isn't empty: those of one answer are asked for its value and for its bounds.
+
+    Raises:  CORRUPT_FILE.
+    """
+    return SortedItems(read_kll(data, kind))
+
+
 class SortedItems:
     """The items of a sketch that isn't empty, in order, each with the number of values up to it."""
 
@@ -130,8 +142,11 @@ class SortedItems:
 
         items = np.concatenate(sketch.levels)
         weights: Array = np.repeat([1 << level for level in range(len(sketch.levels))], [len(level) for level in sketch.levels])
-        # Java sorts -0.0 before 0.0.
-        order = np.argsort(items, kind="stable") if items.dtype.kind == "i" else np.lexsort((~np.signbit(items), items))
+        # Java sorts -0.0 before 0.0, as their bits do, which are numbers with a sign of their own.
+        keys = items if items.dtype.kind == "i" else items.view(f"i{items.dtype.itemsize}")
+        if keys is not items:
+            keys = np.where(keys < 0, keys ^ np.iinfo(keys.dtype).max, keys)
+        order = np.argsort(keys)
         items, upto = items[order], np.cumsum(weights[order])
         if items[0] != sketch.least:
             items, upto = np.concatenate([[sketch.least], items]), np.concatenate([[1], upto])

@@ -117,7 +117,7 @@ def _is_whole(data: bytes) -> bool:
     if mode == _REGISTERS:
         sums = struct.unpack_from("<3d", data, _LEAST_BYTES) if len(data) >= 4 * _REGISTER_INTS else (math.nan,)
         is_positive = all(0.0 <= number < math.inf for number in sums)
-        return ints == _REGISTER_INTS and len(items) == 1 << lg_k and max(items) <= _REGISTER_MOST and is_positive
+        return ints == _REGISTER_INTS and len(items) == 1 << lg_k and not _exceed(items) and is_positive
     if mode == _LIST:
         is_right, count = ints == _LIST_INTS and lg_table <= 3, data[_COUNT_AT]
     elif mode == _SET and len(data) >= 4 * _SET_INTS:
@@ -130,6 +130,16 @@ def _is_whole(data: bytes) -> bool:
         return False
     there = [item for (item,) in struct.iter_unpack("<I", items) if item]
     return len(there) == count == len(set(there))
+
+
+def _exceed(registers: bytes) -> bool:
+    """Whether one exceeds `_REGISTER_MOST`: all at once, as one number."""
+    return bool(int.from_bytes(registers, "little") & _too_large(len(registers)))
+
+
+@cache
+def _too_large(count: int) -> int:
+    return int.from_bytes(bytes([255 - _REGISTER_MOST]) * count, "little")
 
 
 # ---------------------------------------------------------------- theta

@@ -156,10 +156,9 @@ def _trunc_timestamp(e: Expression) -> Values:
         local = zone.to_local(micros)
         if level == "minute":
             return offset_back(zone, micros, local - local % _MINUTE)
-        if level == "hour":
-            return offset_back(zone, micros, local - local % _HOUR)
-        days = local // DAY_MICROS
-        return zone.start_of_day(days if level == "day" else truncate_date(days, level))
+        if level in ("hour", "day"):
+            return offset_back(zone, micros, local - local % (_HOUR if level == "hour" else DAY_MICROS))
+        return zone.start_of_day(truncate_date(local // DAY_MICROS, level))
 
     return truncate
 

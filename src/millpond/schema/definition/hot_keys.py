@@ -10,7 +10,7 @@ Spark's tasks read `hot` and `unnamed`, people read `keys`, whose values have th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.errors import MillpondError
@@ -27,12 +27,14 @@ class HotKey:
     key:             its values by column, as for `get`; None until a batch has named it
     share:           of the newest rows, 0 to 1, when the list was last written
     found_in_batch:  the batch that showed it; later ones split it
+    as_json:         its values in JSON's form, as the file has them; None in a list that is yet to be written
     """
 
     hash: int
     key: dict[str, Any] | None
     share: float
     found_in_batch: int
+    as_json: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
 def to_bytes(keys: Iterable[HotKey], columns: Mapping[str, SparkType]) -> bytes:
@@ -70,7 +72,7 @@ def from_bytes(content: bytes) -> list[HotKey]:
         listed = parse_json(content, exact=True)
         columns = {name: parse_type(type_) for name, type_ in listed["columns"].items()}
         return [
-            HotKey(int(k["hash"]), parse_key(k["key"], columns), float(k["share"]), int(k["found_in_batch"]))
+            HotKey(int(k["hash"]), parse_key(k["key"], columns), float(k["share"]), int(k["found_in_batch"]), k["key"])
             for k in listed["keys"]
         ]
     except (*DAMAGE, MillpondError) as broken:

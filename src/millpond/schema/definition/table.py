@@ -15,6 +15,7 @@ from typing import Any
 from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.schema.definition.expression import Expression, parse_expression
 from millpond.schema.definition.fits import check_expressions, check_key_column, check_value_column
+from millpond.schema.definition.indexes import Indexes, check_indexes, indexes_json, parse_indexes_json
 from millpond.schema.definition.meaning import Meaning, parse_meaning
 from millpond.schema.definition.parts import Parts, parse_parts
 from millpond.schema.definition.resolutions import COLUMNS, Resolutions, parse_resolutions
@@ -74,6 +75,7 @@ class TableDefinition:
                         depend on it also have it in their options (`zone`)
     meaning:   the words for its state, None without a plan; a later definition over the same
                checkpoint must have the same
+    indexes:   the columns by which every follower sorts its rows besides the key
     """
 
     table: str
@@ -93,11 +95,17 @@ class TableDefinition:
     resolutions: Resolutions | None = None
     session_time_zone: str | None = None
     meaning: Meaning | None = None
+    indexes: Indexes = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All column names, key first."""
         return tuple(c.name for c in self.key) + tuple(c.name for c in self.values)
+
+    @property
+    def types(self) -> dict[str, SparkType]:
+        """The type of each column by its name."""
+        return {c.name: c.type for c in self.key} | {c.name: c.type for c in self.values}
 
     @property
     def key_fields(self) -> tuple[Field, ...]:
@@ -142,6 +150,8 @@ class TableDefinition:
             out["session_time_zone"] = self.session_time_zone
         if self.meaning is not None:
             out["meaning"] = self.meaning.to_json()
+        if self.indexes:
+            out["indexes"] = indexes_json(self.indexes)
         return out
 
     def over_parts(self, parts: Parts) -> TableDefinition:
@@ -152,10 +162,10 @@ class TableDefinition:
     def fingerprint(self) -> str:
         """A hash of all that decides what readers see: the columns, their meaning, and which rows.
 
-        Names of buffers, the table's own name, warnings and retention aren't part of it.
+        Names of buffers, the table's own name, warnings, retention and indexes aren't part of it.
         """
         data = self.to_json()
-        for unimportant in ("table", "warnings", "derived", "retention", "session_time_zone", "meaning"):
+        for unimportant in ("table", "warnings", "derived", "retention", "session_time_zone", "meaning", "indexes"):
             data.pop(unimportant, None)
         for schema in ("key_schema", "value_schema"):
             data[schema] = [f["type"] for f in data[schema]["fields"]]
@@ -231,9 +241,11 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
         resolutions=parse_resolutions(data.get("resolutions")),
         session_time_zone=data.get("session_time_zone"),
         meaning=parse_meaning(data.get("meaning")),
+        indexes=parse_indexes_json(data.get("indexes")),
     )
     _check_places(definition)
     _check_types(definition)
+    check_indexes(definition, definition.indexes)
     return definition
 
 

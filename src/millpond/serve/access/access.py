@@ -66,6 +66,7 @@ class Access:
         if is_loopback(settings.host):
             self._hosts |= _LOOPBACK_NAMES | {f"[{settings.host}]" if ":" in settings.host else settings.host}
         self._tokens = tokens
+        self.console = settings.console
         self._known_hosts: set[bytes] = set()  # allowed hosts, as requests spelt them
         rate = self._rate = settings.requests_per_second
         self._rates = Rates(rate, max(1.0, rate * _BURST_SECONDS), self._shared) if rate else None
@@ -73,6 +74,16 @@ class Access:
         self._failures = (
             Rates(failures / 60, failures, self._shared, name="failures") if failures and self._tokens is not None else None
         )
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether only readers with a token are let in."""
+        return self._tokens is not None
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether `count` may refuse a request."""
+        return self._rates is not None
 
     def reload(self) -> None:
         """Read the file of tokens again."""
@@ -90,7 +101,7 @@ class Access:
             reader = self.peek(headers)
         except RequestError as refused:
             if refused.condition == "TOKEN_NEEDED":
-                self._count_failure(client)
+                self.count_failure(client)
             raise
         self.count(reader, client)
         return reader
@@ -99,6 +110,15 @@ class Access:
         """The same without counting the request, which may not be answered."""
         self.check_host(headers.get(b"host"))
         return EVERYBODY if self._tokens is None else self._tokens.reader(headers.get(b"authorization"))
+
+    def reader_of(self, sha256: str) -> Reader:
+        """The reader of a token's hash, for doors that never see the token.  Raises TOKEN_NEEDED."""
+        assert self._tokens is not None
+        return self._tokens.reader_of(sha256)
+
+    def named(self, name: str) -> tuple[str, Reader] | None:
+        """The hash of a reader's token, and the reader; None if there is no valid one."""
+        return None if self._tokens is None else self._tokens.named(name)
 
     def count(self, reader: Reader, client: str) -> None:
         """Count one more request.  Raises TOO_MANY_REQUESTS."""
@@ -113,7 +133,7 @@ class Access:
                 retry_after_seconds=round(wait, 3),
             )
 
-    def _count_failure(self, client: str) -> None:
+    def count_failure(self, client: str) -> None:
         """Count one more request without a right token.  Raises TOO_MANY_REQUESTS."""
         wait = self._failures.take(client) if self._failures is not None else 0.0
         if wait:
@@ -155,18 +175,31 @@ class Tokens:
 
     def reader(self, authorization: bytes | None) -> Reader:
         """The token's reader.  Raises TOKEN_NEEDED."""
-        if time.monotonic() - self._looked_at > _TOKENS_SECONDS:
-            self.look()
         scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")
-        reader = self._readers.get(digest(token.strip())) if scheme.lower() == "bearer" else None
+        return self.reader_of(digest(token.strip()) if scheme.lower() == "bearer" else None, is_given=bool(authorization))
+
+    def reader_of(self, sha256: str | None, *, is_given: bool = True) -> Reader:
+        """The reader of a token's hash.  Raises TOKEN_NEEDED."""
+        self._look_now_and_then()
+        reader = None if sha256 is None else self._readers.get(sha256)
         if reader is None or reader.has_expired():
             wrong = "This server doesn't know the token." if reader is None else "The token has expired."
             raise RequestError(
                 "TOKEN_NEEDED",
-                wrong if authorization else "This server needs a token.",
+                wrong if is_given else "This server needs a token.",
                 hint="Send the header Authorization: Bearer TOKEN; the server's operator gives out tokens.",
             )
         return reader
+
+    def named(self, name: str) -> tuple[str, Reader] | None:
+        """The hash of a reader's token, and the reader; None if there is no valid one."""
+        self._look_now_and_then()
+        found = ((sha256, reader) for sha256, reader in self._readers.items() if reader.name == name and not reader.has_expired())
+        return next(found, None)
+
+    def _look_now_and_then(self) -> None:
+        if time.monotonic() - self._looked_at > _TOKENS_SECONDS:
+            self.look()
 
     def look(self) -> None:
         """Read the file again if it has changed."""

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import ExitStack
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millpond.errors import MillpondError
-from millpond.serve import replies
 from millpond.serve.access.access import Access
 from millpond.serve.access.tokens import EVERYBODY
+from millpond.serve.answers import replies
+from millpond.serve.console import files
 from millpond.serve.metrics.counts import Meter
 from millpond.serve.routes import ROUTES
 
 # The counted status if the client left before the answer; it isn't sent.
 _GONE = 499
-_OPEN = frozenset(route.path for route in ROUTES if route.open)
+_OPEN = frozenset(route.path for route in ROUTES if route.open and not route.names_in_path)
+_READS = frozenset(route.endpoint for route in ROUTES if route.reads_rows)
+# The console's page and files say nothing of the server's tables: a browser must have them before it can send a token.
+_CONSOLE = "/console/"
 
 
 def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
@@ -47,7 +51,8 @@ def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
             try:
                 _canonical_path(scope)
                 headers = dict(scope["headers"])
-                if scope["path"] in _OPEN:
+                path = scope["path"]
+                if path in _OPEN or path.startswith(_CONSOLE) or (access.console and files.is_page(path, headers)):
                     access.check_host(headers.get(b"host"))
                 else:
                     reader = scope["reader"] = access.admit(headers, client)
@@ -60,8 +65,10 @@ def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
             raise
         finally:
             resources.close()
-            endpoint = scope.get("endpoint")
-            meter.count(getattr(endpoint, "__name__", "none"), status or 500, time.perf_counter() - began)
+            route = getattr(scope.get("endpoint"), "__name__", "none")
+            name = scope.get("path_params", {}).get("table") if route in _READS and status == 200 else None
+            tables = () if name is None else (unquote(name, errors="surrogateescape"),)
+            meter.count(route, status or 500, time.perf_counter() - began, tables=tables)
 
     return pass_through
 

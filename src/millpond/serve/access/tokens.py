@@ -1,10 +1,11 @@
 """A file of readers, each with the hash of a token and the tables that the token opens.
 
     {"format": 1, "readers": [{"name": "dashboard", "sha256": "…", "tables": ["page_*"], "metrics": false,
-                                 "savepoints": "read", "expires": "2027-03-01T00:00:00+00:00"}]}
+                                 "savepoints": "read", "expires": "2027-03-01T00:00:00+00:00",
+                                 "scram": "SCRAM-SHA-256$4096:…"}]}
 
 Tokens are 32 random bytes, which nobody can guess, so a plain SHA-256 is enough.  The file has no
-tokens, only hashes.
+tokens, only hashes, and of each token what PostgreSQL's protocol needs to check it (`verifier`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from millpond.errors import SetupError
+from millpond.errors import RequestError, SetupError
+from millpond.serve.access.verifier import Verifier, make_verifier, parse_verifier
 
 FORMAT = 1
 _PREFIX = "mp_"
@@ -37,6 +39,7 @@ class Reader:
     metrics:  whether the token opens /metrics, which covers all jobs
     savepoints: read to list, show and verify the savepoints of all jobs; create to make them, too
     expires:  when the token ends, by the system's clock; None for never
+    verifier: of the token; None for one of a file that an earlier version wrote
     """
 
     name: str
@@ -44,10 +47,16 @@ class Reader:
     metrics: bool = False
     savepoints: SavepointRight | None = None
     expires: float | None = None
+    verifier: Verifier | None = None
 
     def has_expired(self) -> bool:
         """Whether the token has ended."""
         return self.expires is not None and time.time() >= self.expires
+
+    @property
+    def opens_all(self) -> bool:
+        """Whether this reader may read every table, also one that nobody knows yet."""
+        return "*" in self.tables
 
     def may_read(self, names: Iterable[str]) -> bool:
         """Whether this reader may read a table with these names."""
@@ -56,6 +65,20 @@ class Reader:
 
 EVERYBODY = Reader("everybody", ("*",), metrics=True, savepoints="read")
 """The reader of a server without tokens, who makes no savepoints: they take the server's disk."""
+
+
+def check_may_read(reader: Reader, name: str, names: Iterable[str]) -> None:
+    """Raise NOT_ALLOWED if this reader may not read a table, even if it doesn't exist.
+
+    names:  all that the table has
+    """
+    if reader is not EVERYBODY and not reader.may_read(names):
+        raise RequestError(
+            "NOT_ALLOWED",
+            f"This token doesn't open the table {name!r}.",
+            hint="GET /tables lists those that it opens; ask the server's operator for more.",
+            table=name,
+        )
 
 
 def digest(token: str) -> str:
@@ -89,7 +112,8 @@ def _parse(data: Any) -> dict[str, Reader]:
         savepoints = entry.get("savepoints")
         if savepoints is not None and savepoints not in get_args(SavepointRight):
             raise ValueError("savepoints must be read or create")
-        readers[sha256] = Reader(name, tuple(tables), metrics, savepoints, _parse_expires(entry.get("expires")))
+        verifier = None if entry.get("scram") is None else parse_verifier(entry["scram"])
+        readers[sha256] = Reader(name, tuple(tables), metrics, savepoints, _parse_expires(entry.get("expires")), verifier)
     return readers
 
 
@@ -119,7 +143,7 @@ def add_token(
     token = _PREFIX + secrets.token_urlsafe(32)
     known = {d: r for d, r in read_tokens(path).items() if r.name != name} if path.exists() else {}
     expires = None if valid_seconds is None else time.time() + valid_seconds
-    known[digest(token)] = Reader(name, tuple(tables), metrics, savepoints, expires)
+    known[digest(token)] = Reader(name, tuple(tables), metrics, savepoints, expires, make_verifier(token))
     _write(path, known)
     return token
 
@@ -139,6 +163,8 @@ def _entry(sha256: str, reader: Reader) -> dict[str, Any]:
         entry["savepoints"] = reader.savepoints
     if reader.expires is not None:
         entry["expires"] = dt.datetime.fromtimestamp(reader.expires, dt.UTC).isoformat()
+    if reader.verifier is not None:
+        entry["scram"] = str(reader.verifier)
     return entry
 
 

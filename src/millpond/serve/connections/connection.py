@@ -3,7 +3,8 @@
 1. Bytes go to llhttp (httptools), a piece at a time.  Input that isn't HTTP, or exceeds a limit, is
    refused, and the connection ends.
 2. The hot route is answered at once (`hot.py`).  Everything else is an exchange with the
-   application.
+   application.  A client mostly sends the same headers with each request.  A request whose headers
+   are, byte for byte, those of the request before it on the hot route needs no parser.
 3. Answers go out in the order of their requests: one runs, the others wait.
 4. The connection reads nothing more while the client doesn't read its answers, while a request
    waits, or while a body waits for the application.  So a client that sends and never reads costs
@@ -32,6 +33,12 @@ _LOOK_BYTES = 16_384
 # A connection that ends still reads for so long: if bytes stay unread, the system drops the answer.
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 1 << 20
+# Of a URL that llhttp takes as it is.
+_PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/?=&%+,:@!$'()*;"
+_SAME_HEAD_BYTES = 2048
+# A statement of so many bytes may be answered before the application begins with it.
+_HELD_BYTES = 4096
+_AFTER_URL = b" HTTP/1.1\r\n"
 # States of a TCP connection whose other side has ended (tcp_states.h): CLOSE, CLOSE_WAIT.
 _LEFT = (7, 8)
 
@@ -39,8 +46,17 @@ _LEFT = (7, 8)
 class Hot(Protocol):
     """Answers a request at once, or not at all."""
 
-    def answer(self, url: bytes, headers: list[tuple[bytes, bytes]], client: str) -> bytes | None:
-        """The headers after the date, and the body; None if the application must answer."""
+    def plain(self, headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes] | None:
+        """The headers of a request by name; None if they ask for what only the application can do."""
+
+    def answer(self, url: bytes, headers: dict[bytes, bytes], client: str) -> bytes | None:
+        """The headers after the date, and the body; None if the application must answer.
+
+        headers:  as `plain` gives them
+        """
+
+    def answer_sql(self, headers: list[tuple[bytes, bytes]], body: bytes, client: str) -> bytes | None:
+        """The same for `POST /sql` with a body."""
 
 
 class Owner(Protocol):
@@ -99,8 +115,13 @@ class Connection(asyncio.Protocol):
         self._in_head = self._has_moved = False
         self._url, self._headers = b"", []  # type: bytes, list[tuple[bytes, bytes]]
         self._head_bytes = self._silent_bytes = self._hosts = 0
-        self._wants_continue = False
+        self._wants_continue = self._is_held = False
         self._answer: bytes | None = None
+        # Requests that the parser has begun, and the headers of one that came alone and was answered at once.
+        self._begun = self._answered = 0
+        self._plain: dict[bytes, bytes] | None = None
+        self._same_end, self._same_plain = b"", {}  # type: bytes, dict[bytes, bytes]
+        self._most_same_bytes = min(self._settings.max_url_bytes, self._settings.max_header_bytes)
         self.deadline = self.loop.time() + self._settings.header_seconds
 
     @property
@@ -199,8 +220,34 @@ class Connection(asyncio.Protocol):
         elif self.transport is not None:
             self._mind_reading()
 
+    def _answer_same(self, data: bytes) -> bool:
+        """Answer a request whose headers are those of the one before; False if that can't be done."""
+        end, owner = self._same_end, self.owner
+        if not data.endswith(end) or not data.startswith(b"GET /") or self._running is not None or owner.is_draining:
+            return False
+        url = data[4 : -len(end)]
+        if url.translate(None, _PLAIN) or len(data) > self._most_same_bytes:
+            return False
+        answer = owner.hot.answer(url, self._same_plain, self.client)
+        if answer is None:
+            return False
+        owner.write_soon(self, answer)
+        self._rest_now()
+        return True
+
+    def _note_head(self, data: bytes, begun: int, answered: int) -> None:
+        """Note the headers of a request that came alone and was answered at once."""
+        alone = self._begun == begun + 1 and self._answered == answered + 1 and not self._in_head
+        line, after, head = data.partition(_AFTER_URL)
+        if alone and self._plain is not None and b"\n" not in line and head and len(head) <= _SAME_HEAD_BYTES:
+            self._same_end, self._same_plain = after + head, self._plain
+
     def _look_at(self, data: bytes) -> None:
         size = len(data)
+        if self._same_end and self._answer_same(data):
+            return
+        begun, answered = self._begun, self._answered
+        self._same_end = b""
         for place in range(0, size, _LOOK_BYTES):
             if place:
                 self.owner.send()  # sends the answers so far, which shows whether the client reads
@@ -209,7 +256,10 @@ class Connection(asyncio.Protocol):
                 if self._must_wait():
                     self._rest = data[place:]
                     break
+            was_between = not self._in_head and self._arriving is None
             self._parse(data if size <= _LOOK_BYTES else data[place : place + _LOOK_BYTES])
+            if was_between and size <= _LOOK_BYTES:
+                self._note_head(data, begun, answered)
         if self._rest or self._is_reading_paused or self._waiting or self.is_write_paused or self._arriving is not None:
             self._mind_reading()
 
@@ -266,7 +316,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._in_head = self._has_moved = True
-        self._url, self._headers = b"", []
+        self._begun += 1
+        self._url, self._headers, self._plain = b"", [], None
         self._head_bytes = self._silent_bytes = self._hosts = 0
         self._wants_continue = False
         self._answer = None
@@ -309,14 +360,19 @@ class Connection(asyncio.Protocol):
             url = _origin_form(url)
         keep_alive = version == "1.1" and parser.should_keep_alive()
         if keep_alive and method == b"GET" and self._running is None and not self.owner.is_draining:
-            self._answer = self.owner.hot.answer(url, self._headers, self.client)
+            plain = self._plain = self.owner.hot.plain(self._headers)
+            if plain is not None:
+                self._answer = self.owner.hot.answer(url, plain, self.client)
             if self._answer is not None:
                 return
         scope = scope_of(self, url, method.decode("ascii"), version, self._headers)
         keep_alive = keep_alive and not parser.should_upgrade() and not self.owner.is_draining
         exchange = Exchange(self, scope, keep_alive=keep_alive, wants_continue=self._wants_continue)
         self._arriving = exchange
-        if self._running is None:
+        self._is_held = self._running is None and url == b"/sql" and method == b"POST" and keep_alive and not self._wants_continue
+        if self._is_held:
+            self._running, self.deadline = exchange, self.loop.time() + self._settings.body_seconds
+        elif self._running is None:
             self._start(exchange)
         else:
             self._waiting.append(exchange)
@@ -325,18 +381,37 @@ class Connection(asyncio.Protocol):
         self._has_moved = True
         if self._arriving is not None:
             self._arriving.add_body(body)
+            if self._is_held and len(self._arriving.body) > _HELD_BYTES:
+                self._is_held = False
+                self._start(self._arriving)
 
     def on_message_complete(self) -> None:
         self._has_moved, self._head_bytes = True, 0
         if self._answer is not None:
             self.owner.write_soon(self, self._answer)
             self._answer = None
+            self._answered += 1
             self._rest_now()
         elif self._arriving is not None:
             exchange, self._arriving = self._arriving, None
+            if self._is_held and self._answer_held(exchange):
+                return
             exchange.complete()
             if exchange is self._running:
                 self.deadline = math.inf
+
+    def _answer_held(self, exchange: Exchange) -> bool:
+        """Answer a statement at once, if that is possible; otherwise the application begins with it."""
+        self._is_held = False
+        if exchange.keep_alive and not self.owner.is_draining:
+            answer = self.owner.hot.answer_sql(self._headers, bytes(exchange.body), self.client)
+            if answer is not None:
+                self._running = None
+                self.owner.write_soon(self, answer)
+                self._rest_now()
+                return True
+        self._start(exchange)
+        return False
 
     # ------------------------------------------------------------ exchanges
 

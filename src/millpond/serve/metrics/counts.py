@@ -12,21 +12,21 @@ before the first import, and needs a call when a process ends, or that process's
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from millpond.logs import EventLog
+from millpond.operate.durations import Durations
 
 log = EventLog(__name__)
-# Upper ends of the buckets of a request's duration, in seconds.
-BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # What followers count: `replica.follower.Follower.statistics`.
 FOLLOWER_COUNTS = (
     "batches_applied",
@@ -37,9 +37,13 @@ FOLLOWER_COUNTS = (
     "bootstrap_seconds",
     "errors",
     "journal_errors",
+    "aside_errors",
 )
 # What a process that makes backups counts besides: `serve.backups.Backups.facts`.
 BACKUP_COUNTS = ("savepoints_made", "savepoint_errors", "archived_batches", "archive_errors")
+# What `requests` and `transferred` of `Pond.statistics` count, by the names of followers' counts.
+STORE_KINDS = ("head", "get", "list", "put", "copy", "delete", "retried")
+STORE_BYTES = ("read_bytes", "written_bytes")
 
 
 class Process(msgspec.Struct, kw_only=True):
@@ -69,16 +73,16 @@ class Counts(msgspec.Struct, kw_only=True):
     """The counts of one process since it began, or of several together.
 
     requests:   route -> status -> number of answers
-    durations:  route -> number of answers in each bucket, and in one more above the last
-    seconds:    route -> sum of durations
-    followers:  job -> counts of its follower, by the names of FOLLOWER_COUNTS and BACKUP_COUNTS
+    durations:  route -> how long its answers took
+    reads:      table -> how long answers with its rows took, by all doors
+    followers:  job -> counts of its follower, by the names of FOLLOWER_COUNTS, BACKUP_COUNTS, STORE_KINDS and STORE_BYTES
     process:    the state of the process
     looked_at:  when `process` was read, by the machine's monotonic clock
     """
 
     requests: dict[str, dict[int, int]] = {}
-    durations: dict[str, list[int]] = {}
-    seconds: dict[str, float] = {}
+    durations: dict[str, Durations] = {}
+    reads: dict[str, Durations] = {}
     followers: dict[str, dict[str, float]] = {}
     process: Process = msgspec.field(default_factory=Process)
     looked_at: float = 0.0
@@ -98,32 +102,53 @@ class Meter:
         self._log_requests = log_requests
         self._folder = folder
         self._path = folder / f"{os.getpid()}-{time.monotonic_ns()}.json" if folder is not None else None
+        self._statements: dict[str, Durations] = {}
+        self._lock = threading.Lock()
 
     @property
     def is_shared(self) -> bool:
         """Whether other processes count too."""
         return self._folder is not None
 
-    def count(self, route: str, status: int, seconds: float) -> None:
-        """Count one answered request."""
+    def count(self, route: str, status: int, seconds: float, times: int = 1, *, tables: Iterable[str] = ()) -> None:
+        """Count one answered request, or several that took as long each.
+
+        tables:  whose rows they read
+        """
         if self._log_requests:
-            log.info("request", route=route, status=status, seconds=seconds)
+            for _ in range(times):
+                log.info("request", route=route, status=status, seconds=seconds)
         counts = self.counts
         statuses = counts.requests.get(route)
         if statuses is None:
             statuses = counts.requests[route] = {}
-            counts.durations[route] = [0] * (len(BUCKETS) + 1)
-            counts.seconds[route] = 0.0
-        statuses[status] = statuses.get(status, 0) + 1
-        counts.durations[route][bisect.bisect_left(BUCKETS, seconds)] += 1
-        counts.seconds[route] += seconds
+            counts.durations[route] = Durations()
+        statuses[status] = statuses.get(status, 0) + times
+        counts.durations[route].add(seconds, times)
+        for table in tables:
+            took = counts.reads.get(table) or counts.reads.setdefault(table, Durations())
+            took.add(seconds, times)
+
+    def count_statement(self, tables: Iterable[str], seconds: float) -> None:
+        """Count a statement's reads of these tables.  Unlike `count`, from any thread."""
+        with self._lock:
+            for table in tables:
+                self._statements.setdefault(table, Durations()).add(seconds)
+
+    def reads(self) -> dict[str, Durations]:
+        """`Counts.reads` of all processes of this server."""
+        return dict(self.total().reads)
 
     def note_followers(self, statistics: dict[str, dict[str, Any]]) -> None:
         """Take over the counts of this process's followers, from `Pond.statistics`."""
         for job, facts in statistics.items():
             if "batches_applied" in facts:
+                store = {**facts.get("requests", {}), **facts.get("transferred", {})}
                 self.counts.followers[job] = {name: facts[name] for name in FOLLOWER_COUNTS}
                 self.counts.followers[job] |= {name: facts[name] for name in BACKUP_COUNTS if name in facts}
+                self.counts.followers[job] |= {
+                    f"store_{name}": store[name] for name in (*STORE_KINDS, *STORE_BYTES) if name in store
+                }
         self.counts.process.failing_backups = sum(len(facts.get("backup_errors", ())) for facts in statistics.values())
 
     def write(self) -> None:
@@ -133,7 +158,7 @@ class Meter:
         self._look()
         temporary = self._path.with_suffix(".tmp")
         with contextlib.suppress(OSError):
-            temporary.write_bytes(msgspec.json.encode(self.counts))
+            temporary.write_bytes(msgspec.json.encode(self._all()))
             temporary.replace(self._path)
 
     def _look(self) -> None:
@@ -150,9 +175,17 @@ class Meter:
         """The counts of all processes of this server."""
         self._look()
         if self._folder is None:
-            return self.counts
+            return self._all()
         others = (_read(path) for path in self._folder.glob("*.json") if path != self._path)
-        return _sum([self.counts, *(counts for counts in others if counts is not None)])
+        return _sum([self._all(), *(counts for counts in others if counts is not None)])
+
+    def _all(self) -> Counts:
+        """The counts of this process, with those of statements."""
+        with self._lock:
+            reads = {table: Durations().join(took) for table, took in self._statements.items()}
+        for table, took in list(self.counts.reads.items()):
+            reads.setdefault(table, Durations()).join(took)
+        return structs.replace(self.counts, reads=reads)
 
 
 def _read(path: Path) -> Counts | None:
@@ -175,11 +208,9 @@ def _sum(parts: Iterable[Counts]) -> Counts:
             into = total.requests.setdefault(route, {})
             for status, answers in statuses.items():
                 into[status] = into.get(status, 0) + answers
-        for route, buckets in part.durations.items():
-            known = total.durations.get(route, [0] * len(buckets))
-            total.durations[route] = [a + b for a, b in zip(known, buckets, strict=True)]
-        for route, seconds in part.seconds.items():
-            total.seconds[route] = total.seconds.get(route, 0.0) + seconds
+        for into_all, took in ((total.durations, part.durations), (total.reads, part.reads)):
+            for name, durations in took.items():
+                into_all.setdefault(name, Durations()).join(durations)
         for job, facts in part.followers.items():
             known_facts = total.followers.setdefault(job, {})
             for name, number in facts.items():

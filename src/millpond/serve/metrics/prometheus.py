@@ -8,13 +8,17 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from millpond.serve.metrics.counts import BUCKETS, Counts
+from millpond.operate.durations import BUCKETS, Durations
+from millpond.operate.sample import Sample
+from millpond.serve.metrics.counts import STORE_BYTES, STORE_KINDS, Counts
+from millpond.serve.metrics.samples import SampleFacts, label
 
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 Metric = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -37,6 +41,7 @@ _COUNTERS = {
     "millpond_bootstrap_seconds": ("bootstrap_seconds", "Time spent building replicas."),
     "millpond_follower_errors": ("errors", "Errors of followers, which continue by themselves."),
     "millpond_journal_errors": ("journal_errors", "How often expired rows couldn't be flushed; it is tried again."),
+    "millpond_aside_errors": ("aside_errors", "How often a batch couldn't be put aside; it is tried again."),
     "millpond_savepoints_made": ("savepoints_made", "Savepoints that this server made at intervals."),
     "millpond_savepoint_errors": ("savepoint_errors", "How often one couldn't be made or deleted; it is tried again."),
     "millpond_archived_batches": ("archived_batches", "Batches that this server archived."),
@@ -55,11 +60,22 @@ _LOADS = {
 }
 
 
-def write_metrics(statistics: dict[str, dict[str, Any]], counts: Counts) -> bytes:
-    """The text of /metrics, from `Pond.statistics` and the counts of all processes."""
+def write_metrics(statistics: dict[str, dict[str, Any]], counts: Counts, samples: dict[str, Sample]) -> bytes:
+    """The text of /metrics.
+
+    statistics:  of `Ponds.measured`
+    counts:      of all processes
+    samples:     the newest of each job
+    """
     registry = CollectorRegistry()
-    registry.register(_Facts(statistics, counts))
+    for part in collectors(statistics, counts, samples):
+        registry.register(part)
     return generate_latest(registry)
+
+
+def collectors(statistics: dict[str, dict[str, Any]], counts: Counts, samples: dict[str, Sample]) -> tuple[Collector, ...]:
+    """What gives the families of metrics, from the same."""
+    return _Facts(statistics, counts), SampleFacts(samples)
 
 
 class _Facts(Collector):
@@ -72,14 +88,15 @@ class _Facts(Collector):
             gauge = GaugeMetricFamily(name, text, labels=["job"])
             for job, facts in self._statistics.items():
                 if facts.get(fact) is not None:
-                    gauge.add_metric([_label(job)], facts[fact])
+                    gauge.add_metric([label(job)], facts[fact])
             yield gauge
         yield from self._stores_and_states()
         for name, (fact, text) in _COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=["job"])
             for job, numbers in self._counts.followers.items():
-                counter.add_metric([_label(job)], numbers.get(fact, 0))
+                counter.add_metric([label(job)], numbers.get(fact, 0))
             yield counter
+        yield from self._stores()
         yield from self._requests()
         yield from self._process()
 
@@ -89,13 +106,26 @@ class _Facts(Collector):
         running = GaugeMetricFamily("millpond_job_running", "1 running, 0 stopped; absent if unknown.", labels=["job"])
         for job, facts in self._statistics.items():
             for store, number in facts.get("rows", {}).items():
-                rows.add_metric([_label(job), _label(store)], number)
-            readable.add_metric([_label(job)], int(facts.get("batch") is not None))
+                rows.add_metric([label(job), label(store)], number)
+            readable.add_metric([label(job)], int(facts.get("batch") is not None))
             if facts.get("job_state") in ("running", "stopped"):
-                running.add_metric([_label(job)], int(facts["job_state"] == "running"))
+                running.add_metric([label(job)], int(facts["job_state"] == "running"))
         yield rows
         yield readable
         yield running
+
+    def _stores(self) -> Iterator[Metric]:
+        asked = CounterMetricFamily("millpond_store_requests", "Requests to object stores.", labels=["job", "kind"])
+        moved = CounterMetricFamily("millpond_store_bytes", "Bytes from and to object stores.", labels=["job", "direction"])
+        for job, numbers in self._counts.followers.items():
+            for kind in STORE_KINDS:
+                if f"store_{kind}" in numbers:
+                    asked.add_metric([label(job), kind], numbers[f"store_{kind}"])
+            for name in STORE_BYTES:
+                if f"store_{name}" in numbers:
+                    moved.add_metric([label(job), name.removesuffix("_bytes")], numbers[f"store_{name}"])
+        yield asked
+        yield moved
 
     def _process(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("millpond_build_info", "1; the version that answers.", labels=["version", "python"])
@@ -112,15 +142,18 @@ class _Facts(Collector):
         for route, statuses in self._counts.requests.items():
             for status, number in statuses.items():
                 requests.add_metric(["http", route, str(status)], number)
-            below, buckets = 0, []
-            for end, number in zip((*map(str, BUCKETS), "+Inf"), self._counts.durations[route], strict=True):
-                below += number
-                buckets.append((end, below))
-            durations.add_metric(["http", route], buckets, self._counts.seconds[route])
+            _add(durations, ["http", route], self._counts.durations[route])
         yield requests
         yield durations
+        reads = HistogramMetricFamily(
+            "millpond_read_seconds", "Time to answer reads of the tables of a job, by all doors.", labels=["job"]
+        )
+        for job, facts in self._statistics.items():
+            if "reads" in facts:
+                _add(reads, [label(job)], facts["reads"])
+        yield reads
 
 
-def _label(text: str) -> str:
-    """A name in UTF-8; other bytes of a folder's name become escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
+def _add(family: HistogramMetricFamily, labels: list[str], took: Durations) -> None:
+    ends = (*map(str, BUCKETS), "+Inf")
+    family.add_metric(labels, list(zip(ends, accumulate(took.buckets), strict=True)), took.seconds)

@@ -8,23 +8,27 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import os
 import signal
 import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from millpond.errors import MillpondError, SetupError, library_missing
+from millpond.errors import MillpondError, RequestError, SetupError, library_missing
 from millpond.logs import EventLog
 from millpond.serve.metrics.counts import Meter, Process
 from millpond.serve.process.signals import ENDING, Terminal, say_end, unblock_hangups
 from millpond.settings import ServeSettings
 
 if TYPE_CHECKING:
+    from millpond.serve.connections.beside import DoorBeside, Listeners
     from millpond.serve.connections.pool import Connections
     from millpond.serve.ponds import Ponds
 
@@ -33,9 +37,26 @@ _BACKLOG = 2048
 _SWITCH_SECONDS = 0.0002
 # How often a process writes its counts for the others.
 _METER_SECONDS = 1.0
+# OpenTelemetry's own variable and default for the time between two pushes.
+_PUSH_VARIABLE = "OTEL_METRIC_EXPORT_INTERVAL"
+_PUSH_MS = 60_000
 # Settings that can't change while the server runs, since something was bound, opened or started by
 # them.
-_STAYING = ("host", "port", "workers", "tls_cert", "tls_key", "max_seconds", "log_level", "log_format", "log_requests")
+_STAYING = (
+    "host",
+    "port",
+    "redis_port",
+    "postgres_port",
+    "flight_port",
+    "workers",
+    "tls_cert",
+    "tls_key",
+    "max_seconds",
+    "log_level",
+    "log_format",
+    "log_requests",
+    "otlp",
+)
 
 
 def open_listener(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -81,13 +102,55 @@ def check_libraries() -> None:
             raise library_missing(library.replace("_", "-"), "serve") from missing
 
 
-def open_certificate(settings: ServeSettings) -> ssl.SSLContext | None:
-    """The TLS context; None without TLS.  Raises INVALID_CERTIFICATE if the files can't be used."""
+def check_flight() -> None:
+    """Raises LIBRARY_MISSING without `millpond[flight]`."""
+    try:
+        import pyarrow.flight  # noqa: F401
+    except ImportError as missing:
+        raise library_missing("pyarrow", "flight") from missing
+    try:
+        import google.protobuf  # noqa: F401
+    except ImportError as missing:
+        raise library_missing("protobuf", "flight") from missing
+
+
+def check_otlp(endpoint: str) -> float:
+    """The seconds between two pushes of metrics.
+
+    Raises:  LIBRARY_MISSING without `millpond[otlp]`; INVALID_REQUEST if the endpoint is no http
+             address, or OTEL_METRIC_EXPORT_INTERVAL isn't a number of milliseconds.
+    """
+    try:
+        import opentelemetry.exporter.otlp.proto.http.metric_exporter  # noqa: F401
+    except ImportError as missing:
+        raise library_missing("opentelemetry-exporter-otlp-proto-http", "otlp") from missing
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"{endpoint!r:.200} isn't the address of a collector.",
+            hint="Name its OTLP/HTTP endpoint: --otlp http://localhost:4318",
+        )
+    text = os.environ.get(_PUSH_VARIABLE, "") or str(_PUSH_MS)
+    if not text.isdecimal() or not 0 < int(text) < 1 << 40:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"{_PUSH_VARIABLE} is {text!r:.50}.",
+            hint="Give a number of milliseconds, such as 60000, or unset it.",
+        )
+    return int(text) / 1000
+
+
+def open_certificate(settings: ServeSettings, *, protocol: str = "http/1.1") -> ssl.SSLContext | None:
+    """The TLS context; None without TLS.  Raises INVALID_CERTIFICATE if the files can't be used.
+
+    protocol:  that connections speak (ALPN)
+    """
     if settings.tls_cert is None and settings.tls_key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     _load_certificate(context, settings)
     return context
 
@@ -107,7 +170,7 @@ def _load_certificate(context: ssl.SSLContext, settings: ServeSettings) -> None:
 
 def serve_http(
     ponds: Ponds,
-    listener: socket.socket,
+    listeners: Listeners,
     *,
     settings: ServeSettings | None = None,
     shared: Path | None = None,
@@ -129,7 +192,7 @@ def serve_http(
     sys.setswitchinterval(_SWITCH_SECONDS)
     door = _Door(ponds, settings or ServeSettings(), shared, read_again)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(door.answer(listener, on_ready))
+        runner.run(door.answer(listeners, on_ready))
 
 
 class _Door:
@@ -143,19 +206,21 @@ class _Door:
         from millpond.serve.forwarding import Neighbours
         from millpond.serve.operations import Operations
 
-        self._settings = settings
+        self._settings, self._shared = settings, shared
         self._counts = Meter(shared, log_requests=settings.log_requests)
+        ponds.reads = self._counts.reads
         self._access = Access(settings, shared)
         self._neighbours = Neighbours(shared, settings.max_seconds)
         self._operations = Operations(ponds, settings, shared)
         self._door = HttpDoor(ponds, settings, self._counts, self._access, self._neighbours, self._operations)
         self._app, self._behind_gate = create_app(self._door)
         self._tls = open_certificate(settings)
+        self._flight_tls: ssl.SSLContext | None = None
         self._read_again = read_again
         self._ending: asyncio.Event
         self._connections: Connections
 
-    async def answer(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    async def answer(self, listeners: Listeners, on_ready: Callable[[], None]) -> None:
         """Answer until the server ends, then drain."""
         from millpond.serve.connections.pool import Connections
         from millpond.serve.hot.protocol import HotRows
@@ -166,19 +231,44 @@ class _Door:
         connections = self._connections = Connections(self._app, HotRows(self._door), self._settings, tls=self._tls, count=refused)
         self._counts.note_load = functools.partial(self._note_load, connections)
         self._mind_signals()
-        with listener:
-            connections.start(listener)
+        with listeners.http:
+            connections.start(listeners.http)
+            beside = await self._open_beside(listeners)
             writing = asyncio.create_task(_write_counts(self._counts)) if self._counts.is_shared else None
             on_ready()
-            await self._ending.wait()
-            connections.stop_taking()
+            with nullcontext() if self._counts.is_shared else pushing(self._door.ponds, self._counts, self._settings):
+                await self._ending.wait()
+                connections.stop_taking()
         self._door.end()
         await asyncio.to_thread(self._operations.close, self._settings.drain_seconds)
+        await asyncio.gather(*(each.close(self._settings.drain_seconds) for each in beside))
         await connections.close(self._settings.drain_seconds)
         await self._neighbours.close(self._settings.drain_seconds)
+        await asyncio.to_thread(self._door.statements.close)
         if writing is not None:
             writing.cancel()
         self._counts.write()
+
+    async def _open_beside(self, listeners: Listeners) -> list[DoorBeside[Any]]:
+        """The doors beside HTTP's, which answer from here on."""
+        opened: list[DoorBeside[Any]] = []
+        if listeners.redis is not None:
+            from millpond.serve.redis.door import RedisDoor
+
+            opened.append(RedisDoor(self._door))
+            await opened[-1].start(listeners.redis, self._tls)
+        if listeners.postgres is not None:
+            from millpond.serve.postgres.door import PostgresDoor
+
+            opened.append(PostgresDoor(self._door, self._tls, self._shared))
+            await opened[-1].start(listeners.postgres)
+        if listeners.flight is not None:
+            from millpond.serve.flight.door import FlightDoor
+
+            self._flight_tls = open_certificate(self._settings, protocol="h2")
+            opened.append(FlightDoor(self._door, self._shared))
+            await opened[-1].start(listeners.flight, self._flight_tls)
+        return opened
 
     def _note_load(self, connections: Connections, process: Process) -> None:
         process.connections, process.streams, process.waits = (
@@ -211,9 +301,11 @@ class _Door:
         except MillpondError as wrong:
             log.error("config.unreadable", condition=wrong.condition, message=wrong.message, hint=wrong.hint)
         self._access.reload()
-        if self._tls is not None:
+        for context in (self._tls, self._flight_tls):
+            if context is None:
+                continue
             try:
-                _load_certificate(self._tls, self._settings)
+                _load_certificate(context, self._settings)
             except SetupError as wrong:
                 log.error("certificate.unreadable", condition=wrong.condition, message=wrong.message, hint=wrong.hint)
 
@@ -232,6 +324,24 @@ class _Door:
         self._settings = settings
         self._door.use(settings)
         self._connections.use(settings)
+
+
+def pushing(ponds: Ponds, meter: Meter, settings: ServeSettings) -> AbstractContextManager[object]:
+    """Pushes the metrics of these ponds and counts to the collector, if the settings name one."""
+    if settings.otlp is None:
+        return nullcontext()
+    seconds = check_otlp(settings.otlp)
+    from millpond.serve.metrics.otlp import Push
+    from millpond.serve.metrics.prometheus import collectors
+
+    def families() -> Iterator[Any]:
+        statistics = ponds.statistics()
+        meter.note_followers(statistics)
+        counts = meter.total()
+        for part in collectors(ponds.with_reads(statistics, dict(counts.reads)), counts, ponds.samples()):
+            yield from part.collect()
+
+    return Push(settings.otlp, families, seconds=seconds, started=meter.counts.process.started)
 
 
 async def _write_counts(meter: Meter) -> None:

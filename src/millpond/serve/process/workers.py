@@ -30,10 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from millpond.logs import EventLog, write_logs
+from millpond.operate.watcher import Watcher
+from millpond.schema.definition.indexes import Indexes
 from millpond.serve.backups import Backups
+from millpond.serve.connections.beside import Listeners
 from millpond.serve.metrics.counts import Meter
 from millpond.serve.ponds import Ponds, open_ponds
-from millpond.serve.process.server import serve_http
+from millpond.serve.process.server import pushing, serve_http
 from millpond.serve.process.shared import staying_in
 from millpond.serve.process.signals import ENDING, Terminal, hangups_blocked, say_end
 from millpond.settings import BackupSettings, ReplicaSettings, RetentionWords, ServeSettings
@@ -56,7 +59,10 @@ class Plan:
 
     places:     pond's name -> its place
     allow:      places outside of the ponds that they may name
+    shard:      the partitions to follow; None for all
+    backend:    of the replicas
     retention:  pond's name -> table -> its retention
+    indexes:    pond's name -> table -> its indexes
     read_again: returns the present settings, for SIGHUP
     shared:     the folder that the processes share (counts, rates, sockets); None for a single
                 process
@@ -66,25 +72,38 @@ class Plan:
     replica_dir: str | None
     settings: ServeSettings
     retention: dict[str, dict[str, RetentionWords]]
+    indexes: dict[str, dict[str, Indexes]]
     shared: Path | None
     read_again: Callable[[], ServeSettings] | None = None
     allow: tuple[str, ...] = ()
+    shard: str | None = None
+    backend: str = "lmdb"
     backups: BackupSettings = field(default_factory=BackupSettings)
 
     def open_ponds(self, *, follow: bool) -> AbstractContextManager[Ponds]:
-        """All ponds; the process that follows them also makes savepoints and archives.
+        """All ponds; the process that follows them also makes savepoints and archives, and measures their jobs.
 
         Raises:  INVALID_REQUEST if an interval isn't one; as `millpond.open`.
         """
         backups = Backups(self.places, self.backups, self.allow) if follow else None
-        return open_ponds(self.places, lambda name: self.open_pond(name, follow=follow), backups)
+        watcher = Watcher(self.places, allow=self.allow) if follow and self.settings.samples else None
+        return open_ponds(self.places, lambda name: self.open_pond(name, follow=follow), backups, watcher)
 
     def open_pond(self, name: str, *, follow: bool) -> Pond:
         """The pond of that name, opened for this server."""
         reads = ReplicaSettings(read_deadline_seconds=self.settings.max_seconds)
-        place, wanted = self.places[name], self.retention[name]
+        place, wanted, indexes = self.places[name], self.retention[name], self.indexes[name]
         pond = open(
-            place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=wanted, allow=self.allow, settings=reads
+            place,
+            replica_dir=self.replica_dir,
+            follow=follow,
+            wait_seconds=0,
+            retention=wanted,
+            indexes=indexes,
+            shard=self.shard,
+            backend=self.backend,
+            allow=self.allow,
+            settings=reads,
         )
         if wanted and follow:
             pond.wait_until_begun(_BEGUN_SECONDS)
@@ -104,8 +123,8 @@ class _Worker:
     due: float = field(default=0.0)
 
 
-def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Callable[[], None]) -> None:
-    """Answer requests with a door for each listener until SIGTERM or Ctrl-C.
+def serve_workers(plan: Plan, listeners: list[Listeners], *, on_ready: Callable[[], None]) -> None:
+    """Answer requests with a door for each of the listeners until SIGTERM or Ctrl-C.
 
     on_ready:  called once, when every door has answered
     """
@@ -128,7 +147,7 @@ def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Calla
         ready = _SPAWN.Semaphore(0)
     workers = [_start("follower", _follow, (plan,))]
     try:
-        workers += [_start(f"door {n}", _answer, (plan, listener, ready)) for n, listener in enumerate(listeners)]
+        workers += [_start(f"door {n}", _answer, (plan, all_of_one, ready)) for n, all_of_one in enumerate(listeners)]
         threading.Thread(target=_announce, args=(ready, len(listeners), on_ready, ending), daemon=True).start()
         while not ending.is_set():
             due = [w.due for w in workers if w.due]
@@ -144,8 +163,8 @@ def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Calla
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for listener in listeners:
-            listener.close()  # doors close theirs before they drain, so new connections are refused at once
+        for all_of_one in listeners:
+            all_of_one.close()  # doors close theirs before they drain, so new connections are refused at once
         _end(workers, plan.settings.drain_seconds)
         for end_of_pair in (woken, wake):
             end_of_pair.close()
@@ -204,13 +223,20 @@ def _announce(ready: Any, doors: int, on_ready: Callable[[], None], ending: thre
 # ---------------------------------------------------------------- in the processes
 
 
-def _answer(plan: Plan, listener: socket.socket, ready: Any) -> None:
+def _answer(plan: Plan, listeners: Listeners, ready: Any) -> None:
     """A door, which reads the follower's replicas."""
     _end_with_parent()
     write_logs(plan.settings.log_level, plan.settings.log_format)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides when to end
     with staying_in(plan.shared), plan.open_ponds(follow=False) as ponds:
-        serve_http(ponds, listener, settings=plan.settings, shared=plan.shared, read_again=plan.read_again, on_ready=ready.release)
+        serve_http(
+            ponds,
+            listeners,
+            settings=plan.settings,
+            shared=plan.shared,
+            read_again=plan.read_again,
+            on_ready=ready.release,
+        )
 
 
 def _follow(plan: Plan) -> None:
@@ -221,7 +247,8 @@ def _follow(plan: Plan) -> None:
     _end_with_parent()
     write_logs(plan.settings.log_level, plan.settings.log_format)
     meter = Meter(plan.shared)
-    with staying_in(plan.shared), plan.open_ponds(follow=True) as ponds:
+    with staying_in(plan.shared), plan.open_ponds(follow=True) as ponds, pushing(ponds, meter, plan.settings):
+        ponds.reads = meter.reads
         while not stop.wait(_METER_SECONDS):
             meter.note_followers(ponds.statistics())
             meter.write()

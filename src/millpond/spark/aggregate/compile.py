@@ -44,14 +44,19 @@ if TYPE_CHECKING:
 
 PREFIX = "__millpond_"
 _ROW, _CLOCK, _SEEN, _APART = f"{PREFIX}bucket", f"{PREFIX}clock", f"{PREFIX}seen", f"{PREFIX}apart"
+COPY, IN_PART = f"{PREFIX}copy", "in"
+"""With `part`, the column of the remembered ids that tells copies of an event apart if they differ, and
+how it begins for those that the part has."""
 # Spark's default leaves out microseconds.
 TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 
 
-def compile_aggregate(declared: Declaration, source: DataFrame, checkpoint: str | None) -> DataFrame:
+def compile_aggregate(declared: Declaration, source: DataFrame, checkpoint: str | None, part: Column | None = None) -> DataFrame:
     """The aggregate of a source, whose columns the caller has checked.
 
     checkpoint:  of the job; None if late events aren't listed
+    part:        which events are counted; ids are compared over all, and only equal copies of an
+                 event are dropped
     """
     from pyspark.sql import functions as sf
 
@@ -65,7 +70,9 @@ def compile_aggregate(declared: Declaration, source: DataFrame, checkpoint: str 
     if declared.expires:
         rows = rows.withColumn(_CLOCK, event.clock).withWatermark(_CLOCK, "0 seconds")  # 1
     if declared.dedupe is not None:
-        rows = _without_duplicates(rows, names, declared.dedupe, event)
+        rows = _without_duplicates(rows, names, declared.dedupe, event, part)
+    if part is not None:
+        rows = rows.where(part)
     each = {str(r): r.keep_seconds for r in declared.resolutions}
     exploded = rows.select(*names, sf.explode(event.rows()).alias(_ROW)).select(  # 3
         *names,
@@ -83,16 +90,19 @@ def columns_of(declared: Declaration) -> tuple[str, ...]:
     return COLUMNS if declared.letters_seconds is None else (*COLUMNS, LETTER)
 
 
-def _without_duplicates(rows: DataFrame, names: list[str], dedupe: Dedupe, event: _Event) -> DataFrame:
+def _without_duplicates(rows: DataFrame, names: list[str], dedupe: Dedupe, event: _Event, part: Column | None) -> DataFrame:
     """The rows whose id isn't remembered; of a batch DataFrame the first row of each id."""
     from pyspark.sql import functions as sf
 
     # Spark takes all NULLs for one id: such events are compared as a whole.
     apart = sf.when(sf.col(quoted(dedupe.column)).isNull(), event.as_json)
-    seen = sf.current_timestamp() + sf.expr(f"INTERVAL {dedupe.horizon_seconds} SECONDS")
-    rows = rows.select(*names, apart.alias(_APART), seen.alias(_SEEN, metadata={EVENT_TIME: 0}))
-    columns = [dedupe.column, _APART]
-    return rows.dropDuplicatesWithinWatermark(columns) if rows.isStreaming else rows.dropDuplicates(columns)
+    seen = after(sf.current_timestamp(), dedupe.horizon_seconds)
+    columns = {dedupe.column: None, _APART: apart}
+    if part is not None:
+        columns[COPY] = sf.concat(sf.when(part, IN_PART).otherwise(""), sf.sha2(event.as_json, 256))
+    made = [column.alias(name) for name, column in columns.items() if column is not None]
+    rows = rows.select(*names, *made, seen.alias(_SEEN, metadata={EVENT_TIME: 0}))
+    return rows.dropDuplicatesWithinWatermark(list(columns)) if rows.isStreaming else rows.dropDuplicates(list(columns))
 
 
 class _Event:
@@ -139,12 +149,12 @@ class _Event:
         return reasons
 
     def _is_future(self) -> Column:
-        return self._time > _after(self._now, self._declared.skew_seconds)
+        return self._time > after(self._now, self._declared.skew_seconds or 0)
 
     def _bucket(self, resolution: Resolution) -> Column:
         """The row of a resolution: its name, the bucket's start, and when it expires.
 
-        Shape:  as `tables.buckets.calendar` computes them
+        Shape:  as `tables.kept.calendar` computes them
         """
         from pyspark.sql import functions as sf
 
@@ -152,12 +162,12 @@ class _Event:
         if unit in FIXED:
             seconds = resolution.most_seconds
             begin = sf.timestamp_seconds(sf.unix_seconds(time) - sf.pmod(sf.unix_seconds(time), sf.lit(seconds)))
-            end = _after(begin, seconds)
+            end = after(begin, seconds)
         else:
-            begin = sf.date_trunc(unit, time)
-            after = begin + sf.expr(f"INTERVAL {length_of(unit)}")
-            end = after if unit == "hour" else sf.date_trunc(unit, after)
-        expires = _never() if keep is None else _after(end, keep)
+            begin = _start_of(unit, time)
+            later = begin + sf.expr(f"INTERVAL {length_of(unit)}")
+            end = later if unit == "hour" else _start_of(unit, later)
+        expires = _never() if keep is None else after(end, keep)
         row = self._struct(str(resolution), begin, expires, sf.lit(None).cast("string"))
         if keep is None or not self.knows_late:
             return row
@@ -169,7 +179,7 @@ class _Event:
 
         seconds = self._declared.letters_seconds
         since = sf.greatest(self._now, sf.col(WATERMARK)) if self.knows_late else self._now
-        return self._struct(reason, _never(), _never() if seconds is None else _after(since, seconds), self.as_json)
+        return self._struct(reason, _never(), _never() if seconds is None else after(since, seconds), self.as_json)
 
     def _struct(self, resolution: str, begin: Column, expires: Column, letter: Column) -> Column:
         from pyspark.sql import functions as sf
@@ -183,13 +193,51 @@ def length_of(unit: str) -> str:
     return {"quarter": "3 MONTHS"}.get(unit, f"1 {unit.upper()}")
 
 
-def _after(time: Column, seconds: int | None) -> Column:
+def after(time: Column, seconds: int) -> Column:
+    """The instant so many seconds later.
+
+    An interval of Spark has days, and a day may have 23 or 25 hours: then buckets would expire
+    earlier than readers expect.
+    """
     from pyspark.sql import functions as sf
 
-    return time + sf.expr(f"INTERVAL {seconds} SECONDS")
+    return sf.timestamp_micros(sf.unix_micros(time) + sf.lit(seconds * 1_000_000))
+
+
+def _start_of(unit: str, time: Column) -> Column:
+    """The start of a unit of the calendar.
+
+    A day may have two midnights.  `date_trunc` returns the later one for what comes after it, so
+    that the day would be two buckets; a date begins at its first.
+    """
+    from pyspark.sql import functions as sf
+
+    return time.cast("date").cast("timestamp") if unit == "day" else sf.date_trunc(unit, time)
 
 
 def _never() -> Column:
     from pyspark.sql import functions as sf
 
     return sf.lit(None).cast("timestamp")
+
+
+class EventAt(_Event):
+    """The rows of an event in a batch DataFrame that has the time and the watermark of each event's batch as columns."""
+
+    def __init__(self, declared: Declaration, names: list[str], now: Column) -> None:
+        super().__init__(declared, names, True)
+        self._now = now
+
+    def buckets(self) -> Column:
+        """The rows of all resolutions, as if the event were in some bucket."""
+        from pyspark.sql import functions as sf
+
+        return sf.array(*(self._bucket(resolution) for resolution in self._declared.resolutions))
+
+    def is_future(self, now: Column) -> Column:
+        """Whether the event is too far in the future at a time; NULL without a time."""
+        return self._time > after(now, self._declared.skew_seconds or 0)
+
+    def letter(self, reason: str) -> Column:
+        """The row of a dead letter."""
+        return self._letter(reason)

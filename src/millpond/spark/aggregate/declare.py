@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.catalogue import job_of
 from millpond.checkpoint.log import newest_conf
 from millpond.errors import RequestError
-from millpond.schema.definition.resolutions import OF_BUCKETS, parse_each, parse_seconds
+from millpond.schema.definition.indexes import Given
+from millpond.schema.definition.resolutions import OF_BUCKETS, Resolution, parse_each, parse_seconds
 from millpond.schema.definition.table import check_table_name
 from millpond.settings import Retention
 from millpond.spark.aggregate.compile import PREFIX, compile_aggregate
 from millpond.spark.aggregate.cost import describe_state
 from millpond.spark.aggregate.declaration import EVENT_TIME, Declaration, Dedupe
 from millpond.spark.aggregate.program import write_program
+from millpond.spark.aggregate.restart import make_hidden_real
 from millpond.spark.derive.plan import require_classic
 from millpond.spark.job import Job
 from millpond.spark.start import Sink, start
+from millpond.spark.supervised import reviewer
 from millpond.storage import open_storage
 from millpond.versions import begin_name, check_can_begin, check_declaration, check_version, job_name, write_declaration
 
@@ -97,6 +102,17 @@ class Aggregate:
         declared = self._declared
         return f"<Aggregate {self.table}: by {', '.join(declared.key) or 'nothing'}, {', '.join(map(str, declared.resolutions))}>"
 
+    @property
+    def declared(self) -> Declaration:
+        """What it says, checked."""
+        return self._declared
+
+    def keeping(self, each: tuple[Resolution, ...]) -> Aggregate:
+        """The same with other times of the same resolutions."""
+        other = copy(self)
+        other._declared = replace(self._declared, resolutions=each)
+        return other
+
     def on(self, source: DataFrame, *, checkpoint: str | Path | None = None) -> DataFrame:
         """The aggregate of a source: the streaming DataFrame that `start` runs.
 
@@ -107,9 +123,13 @@ class Aggregate:
         Raises:  INVALID_REQUEST if the source lacks a column, or its time is no timestamp, or it
                  has a watermark; SPARK_CONNECT.
         """
+        return self.on_part(source, checkpoint, None)
+
+    def on_part(self, source: DataFrame, checkpoint: str | Path | None, part: Column | None) -> DataFrame:
+        """The same of the events that a condition chooses; None: all.  Raises as `on`."""
         require_classic(source, "_jdf")
         self._check_source(source)
-        return compile_aggregate(self._declared, source, self._late_by(source, checkpoint))
+        return compile_aggregate(self._declared, source, self._late_by(source, checkpoint), part)
 
     def program(self, source: DataFrame, *, checkpoint: str | Path | None = None) -> str:
         """The PySpark program that `on` stands for: of a DataFrame `source` it makes `aggregated`.
@@ -147,16 +167,18 @@ class Aggregate:
         sink: Sink = None,
         partitions: int | None = None,
         history: str | None = None,
+        indexes: Given = (),
         fenced: bool = False,
         take_over: bool = False,
     ) -> Job:
         """Start the job of this aggregate, or continue it from its checkpoint; `millpond.start` does the same.
 
-        Expired rows aren't kept: that is what the retention of a resolution says.
+        Expired rows aren't kept: that is what the retention of a resolution says.  If it says the
+        times for which readers see buckets already (`RetentionPlan.hide`), the state gets them first.
 
         history:  which changes every follower keeps, as for `Retention.parse`; None for none
-        pond, job, trigger, sink, partitions, fenced, take_over:  as for `millpond.start`; the job
-                  of a version has the version's name
+        pond, job, trigger, sink, partitions, indexes, fenced, take_over:  as for `millpond.start`;
+                  the job of a version has the version's name
         Raises:   as `on` and `millpond.start`; NOT_DERIVABLE if the buckets of a value can't be
                   merged; DEFINITION_CHANGED if the version was declared otherwise; TABLE_EXISTS if
                   the name means versions, and this declaration has none.
@@ -165,9 +187,13 @@ class Aggregate:
             raise self._invalid(f"its job is to be {job!r:.80}, and that of a version has the version's name", "Leave job out.")
         self.check_version(pond)
         folder = job_of(pond, job or self.table)
+        if (keeper := reviewer()) is not None:
+            kept: Job = keeper.start_aggregate(folder.job)
+            return kept
         declared = self._declared.to_json()
         if not newest_conf(open_storage(folder.checkpoint)):
             print(self.describe_state(), file=sys.stderr)
+        make_hidden_real(self, source, pond, folder, take_over=take_over)
         started = start(
             self.on(source, checkpoint=folder.checkpoint),
             table=self.table,
@@ -177,6 +203,7 @@ class Aggregate:
             sink=sink,
             partitions=partitions,
             retention=Retention.parse(keep_closed="no", history=history),
+            indexes=indexes,
             strict=True,
             fenced=fenced,
             take_over=take_over,

@@ -43,7 +43,8 @@ never = F.lit(None).cast("timestamp")
 
 
 def after(time, seconds):
-    return time + F.expr(f"INTERVAL {{seconds}} SECONDS")
+    # Not an interval: of a day, it would have 23 or 25 hours when clocks change.
+    return F.timestamp_micros(F.unix_micros(time) + F.lit(seconds * 1_000_000))
 
 """
 _BUCKET = """
@@ -67,9 +68,14 @@ def of_seconds(seconds):
     return F.timestamp_seconds(F.unix_seconds(time) - F.pmod(F.unix_seconds(time), F.lit(seconds)))
 
 
+def start_of(unit, time):
+    # Of a day with two midnights, date_trunc would make two.
+    return time.cast("date").cast("timestamp") if unit == "day" else F.date_trunc(unit, time)
+
+
 def end_of(unit, length):
     # The end of a unit of the calendar: a day may have 23 or 25 hours.
-    return F.date_trunc(unit, F.date_trunc(unit, time) + F.expr(f"INTERVAL {length}"))
+    return start_of(unit, start_of(unit, time) + F.expr(f"INTERVAL {length}"))
 """
 _WATERMARK = """
 @F.udf("long", useArrow=False)
@@ -166,7 +172,7 @@ def _bucket(resolution: Resolution, knows_late: bool) -> str:
         begin = f"of_seconds({resolution.most_seconds})"
         end = f"after({begin}, {resolution.most_seconds})"
     else:
-        begin = f'F.date_trunc("{unit}", time)'
+        begin = f'F.date_trunc("{unit}", time)' if unit == "hour" else f'start_of("{unit}", time)'
         end = f'{begin} + F.expr("INTERVAL 1 HOUR")' if unit == "hour" else f'end_of("{unit}", "{length_of(unit)}")'
     function = "unless_late" if knows_late and keep is not None else "bucket"
     return f'{function}("{resolution}", {begin}, {"never" if keep is None else f"after({end}, {keep})"})'

@@ -134,4 +134,4 @@ def _held(rows: DataFrame, by: Sequence[str], values: list[Value]) -> DataFrame:
 
 
 def _invalid(found: str, hint: str) -> RequestError:
-    return RequestError("INVALID_REQUEST", f"The changes can't be aggregated: {found}.", hint=hint)
+    return RequestError("INVALID_REQUEST", f"The changes can't be combined: {found}.", hint=hint)

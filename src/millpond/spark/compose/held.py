@@ -6,6 +6,9 @@
 1. Sum the signs of equal rows of the micro-batch: rows that go and come back are no change.
 2. Apply the sums to the held rows.
 3. Compute all values from all rows of the group; without rows the group has no result.
+
+PySpark hands over a large group in several calls.  After one of them a row may be held a negative
+number of times, until a later call brings what it was taken from.
 """
 
 from __future__ import annotations
@@ -62,6 +65,8 @@ class HeldRows(StatefulProcessor):  # type: ignore[misc]
                 self._rows.removeKey(values)
         if not held:
             self._values.clear()
+            return
+        if min(held.values()) < 0:
             return
         result = tuple(  # 3
             compute(plan, held, field.dataType) for plan, field in zip(self._plans, self._result.fields, strict=True)

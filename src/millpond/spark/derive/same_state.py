@@ -106,7 +106,24 @@ def _other_words(there: Meaning, now: Meaning) -> list[str]:
     return [f"It was {before}, and is {after}." for before, after in words if before != after]
 
 
+def _other_times(folder: JobFolder, there: Entry, definition: Entry) -> str | None:
+    """What to do if only the times differ for which buckets are kept; None if more does."""
+    if not (isinstance(there, TableDefinition) and isinstance(definition, TableDefinition)):
+        return None
+    before, now = there.resolutions, definition.resolutions
+    lengths = [[str(r) for r in each.each] if each is not None else None for each in (before, now)]
+    if before is None or now is None or lengths[0] != lengths[1] or len(state_changes(there, definition)) != 1:
+        return None
+    kept = dict(zip(map(str, before.each), before.each, strict=True))
+    words = [f'"{r}={r.keep_words}"' for r in now.each if r.keep_seconds != kept[str(r)].keep_seconds]
+    pond = folder.storage.uri.rpartition("/jobs/")[0] or folder.storage.uri
+    command = f"millpond retention {pond} {there.table} {' '.join(words)} --yes"
+    return f"Give its state these times first: {command}; or restore the old ones." if words else None
+
+
 def _way_back(folder: JobFolder, there: Entry, definition: Entry) -> str:
+    if (times := _other_times(folder, there, definition)) is not None:
+        return times
     before, now = (None if entry.parts is None else entry.parts.values for entry in (there, definition))
     if before is not None and now is not None and before != now:
         return (

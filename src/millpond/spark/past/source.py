@@ -96,27 +96,33 @@ def single_source(stream: DataFrame) -> Java:
 
 
 def _initial_offset(jvm: Java, relation: Java, offsets: str | None) -> Beginning:  # 1
-    options = relation.extraOptions()
     name = str(relation.sourceName())
+    if offsets is not None and name != _KAFKA:
+        raise _not_kafka()
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        offset = _spark_says(name, lambda place: first_offset(jvm, relation, place, offsets), folder)
+        return Beginning(offset=offset, files=_read(folder), goes_on=f"at {offset} of {name}")
+
+
+def first_offset(jvm: Java, relation: Java, place: str, offsets: str | None = None) -> str:
+    """Where a stream of Spark's newer interface begins, as JSON.
+
+    place:    a folder for the source's own files
+    offsets:  for Kafka, in place of its startingOffsets
+    Raises:   what py4j raises if the source can't be reached.
+    """
+    options = relation.extraOptions()
     if offsets is not None:
-        if name != _KAFKA:
-            raise _not_kafka()
         changed = jvm.java.util.HashMap(options.asCaseSensitiveMap())
         for key in [key for key in changed if key.lower() in _KAFKA_STARTS]:
             changed.remove(key)
         changed.put("startingOffsets", offsets)
         options = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(changed)
-
-    def ask(place: str) -> str:
-        stream = relation.table().newScanBuilder(options).build().toMicroBatchStream(place)
-        try:
-            return str(stream.initialOffset().json())
-        finally:
-            stream.stop()
-
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
-        offset = _spark_says(name, ask, folder)
-        return Beginning(offset=offset, files=_read(folder), goes_on=f"at {offset} of {name}")
+    stream = relation.table().newScanBuilder(options).build().toMicroBatchStream(place)
+    try:
+        return str(stream.initialOffset().json())
+    finally:
+        stream.stop()
 
 
 def _covered_files(jvm: Java, relation: Java, past: DataFrame, covered: Sequence[str] | None) -> Beginning:  # 2

@@ -71,6 +71,7 @@ Progress = Callable[[int, int], None]
 
 _SAVEPOINT = "past"
 _BOUNDS = FileBounds()
+_FULL = ("No space left on device", "Disk quota exceeded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,13 +336,19 @@ def _conf(stream: DataFrame, output_mode: str, partitions: int | None) -> dict[s
 
 @contextmanager
 def _spark_errors(what: str) -> Iterator[None]:
-    """Raises JOB_FAILED, with Spark's reason."""
+    """Raises JOB_FAILED, with Spark's reason; NOT_WRITABLE if the disk is full."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except (PySparkException, Py4JError) as failed:
+        if full := next((reason for reason in _FULL if reason in str(failed)), None):
+            raise SetupError(
+                "NOT_WRITABLE",
+                f"{what}: {full}.",
+                hint="Free some space where the checkpoint and Spark's own files (spark.local.dir) lie; nothing was written.",
+            ) from failed
         raise SetupError(
             "JOB_FAILED", f"{what}: {one_line(failed)}", hint="Mend the past or the query; nothing was written."
         ) from failed

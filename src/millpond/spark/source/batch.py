@@ -24,6 +24,7 @@ from millpond.checkpoint.partition import partition_of_key
 from millpond.checkpoint.rows.columns import Array, Spans
 from millpond.errors import MillpondError, RequestError
 from millpond.native.memory import Memory
+from millpond.schema.definition.resolutions import BUCKET, RESOLUTION
 from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn
 from millpond.schema.values import from_text
 from millpond.spark.source.columns import arrow_schema, choose_columns, record_batches
@@ -98,8 +99,9 @@ def _read(task: TableTask, schema: StructType) -> Iterator[Any]:
             found = found.filter(_mask(pa, {name: found[name] for name in found.column_names}, task.tests))
         yield from _batches(pa, shape, definition, found, names)
     else:
-        # The time of expiry is needed to judge rows, even if nobody asked for it.
+        # Columns by which rows are judged are needed, even if nobody asked for them.
         judged = {"expires_at"} if table.judged_ms is not None else set[str]()
+        judged |= {RESOLUTION, BUCKET} if table.hidden is not None else set[str]()
         chosen = replace(table, definition=choose_columns(definition, [*{*names, *judged}]))
         finish, memory = chosen.finish(), Memory()
         keep = _choice(pa, definition, task.tests)

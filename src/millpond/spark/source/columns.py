@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KIND, BATCH, OLD, NEW, SIGN = "_kind", "_batch", "_old", "_new", "_sign"
+# In the metadata of _kind if columns of the key are left out, so that several rows may look like one.
+PART_OF_KEY = "millpond.part_of_key"
 OWN = (KIND, BATCH, OLD, NEW, SIGN)
 # So that the JVM gets a large table in pieces.
 _BATCH_ROWS = 1 << 16
@@ -44,13 +46,14 @@ def table_schema(definition: TableDefinition) -> StructType:
     return _spark_type([*_key_fields(definition), *_value_fields(definition)])
 
 
-def change_schema(definition: TableDefinition) -> StructType:
-    """The schema of a table's changes.
+def change_schema(whole: TableDefinition, names: Sequence[str] | None) -> StructType:
+    """The schema of a table's changes, with these columns alone; all if None.
 
     Shape:   the key's columns, _kind, _batch, and the value columns before and after as the structs
              _old and _new; these two are missing if the table has no value columns
-    Raises:  WRONG_TYPE; INVALID_REQUEST if a column has the name of one of these.
+    Raises:  WRONG_TYPE; UNKNOWN_COLUMN; INVALID_REQUEST if a column has the name of one of these.
     """
+    definition = choose_columns(whole, names)
     for name in definition.columns:
         if name in OWN:
             raise RequestError(
@@ -63,7 +66,10 @@ def change_schema(definition: TableDefinition) -> StructType:
     if definition.values:
         values = struct_of(tuple(_value_fields(definition)))
         fields += [Field(OLD, values), Field(NEW, values)]
-    return _spark_type(fields)
+    schema = _spark_type(fields)
+    if len(definition.key) < len(whole.key):
+        schema[KIND].metadata[PART_OF_KEY] = True
+    return schema
 
 
 def record_batches(pa: Any, schema: Any, columns: Iterable[Any]) -> Iterator[Any]:

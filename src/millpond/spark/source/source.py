@@ -56,8 +56,10 @@ class TableSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         options = parse_source_options(self.options)
-        definition = choose_columns(_definition(options), options.columns)
-        return change_schema(definition) if options.changes else table_schema(definition)
+        definition = _definition(options)
+        if options.changes:
+            return change_schema(definition, options.columns)
+        return table_schema(choose_columns(definition, options.columns))
 
     def reader(self, schema: StructType) -> TableReader:
         options = parse_source_options(self.options)

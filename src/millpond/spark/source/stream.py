@@ -30,7 +30,7 @@ from millpond.native.memory import Memory
 from millpond.spark.source.columns import arrow_schema, change_schema, choose_columns, record_batches
 from millpond.spark.source.options import SourceOptions
 from millpond.storage import Storage, open_storage
-from millpond.tables.cold.changes import ChangedColumns, check_changeable, insert_columns, iter_changes
+from millpond.tables.cold.changes import ChangedColumns, check_changeable, iter_changes, iter_inserts
 from millpond.tables.cold.table import ColdTable, find_defined
 from millpond.tables.cold.table_batch import TableBatch
 
@@ -114,14 +114,14 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         found = ColdTable(options.pond, options.table, last, options.allow)
         table = found.table_batch(expired=True)
         check_changeable(table.definition, table.schema)
-        table = replace(table, definition=choose_columns(table.definition, options.columns))
-        if change_schema(table.definition) != self._schema:
+        if change_schema(table.definition, options.columns) != self._schema:
             raise DefinitionError(
                 "DEFINITION_CHANGED",
                 f"The columns of {options.table} have changed since this query was made.",
                 hint="Make the query anew; if its own state depends on these columns, with another checkpoint.",
                 table=options.table,
             )
+        table = replace(table, definition=choose_columns(table.definition, options.columns))
         before, batches = None, tuple[CommittedBatch, ...]()
         if first >= 0:  # 2
             before = read_batch(storage, Batch(first))
@@ -228,17 +228,18 @@ def _changes(pa: Any, storage: Storage, task: ChangeTask, partition: int) -> Ite
     if task.before is not None:
         yield from iter_changes(pa, storage, table.definition, table.schema, task.before, task.batches, partition)
         return
-    for chunk in table.chunks(storage, partition, Memory()):
-        rows = list(zip(chunk.keys.tolist(), chunk.values.tolist(), strict=True))
-        yield insert_columns(pa, table.definition, table.schema, table.batch.batch, rows)
+    chunks = table.chunks(storage, partition, Memory())
+    yield from iter_inserts(pa, table.definition, table.schema, table.batch.batch, chunks)
 
 
 def _columns(pa: Any, shape: Any, table: TableBatch, found: ChangedColumns) -> list[Any]:
-    count = len(found.kinds)
-    columns = [*found.key, pa.array(found.kinds, pa.string()), pa.array([found.batch] * count, pa.int64())]
+    import numpy as np
+
+    batch = pa.array(np.full(len(found.kinds), found.batch, np.int64))
+    columns = [*found.key, found.kinds, batch]
     if table.definition.values:
         fields = list(shape.field("_new").type)
         for arrays, there in ((found.old, found.has_old), (found.new, found.has_new)):
             cast = [a if a.type == field.type else a.cast(field.type) for a, field in zip(arrays, fields, strict=True)]
-            columns.append(pa.StructArray.from_arrays(cast, fields=fields, mask=pa.array([not one for one in there], pa.bool_())))
+            columns.append(pa.StructArray.from_arrays(cast, fields=fields, mask=pa.array(~there)))
     return columns

@@ -17,21 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import JobFolder, job_of
-from millpond.checkpoint.log import committed_batches, newest_conf
+from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.operators import read_operator_files
 from millpond.errors import DefinitionError
 from millpond.schema.definition.resolutions import parse_seconds
 from millpond.schema.definition.table import TableDefinition
-from millpond.settings import Retention
 from millpond.spark.aggregate.declare import Aggregate
-from millpond.spark.derive.definition import derive
-from millpond.spark.derive.same_state import state_changes, with_history
+from millpond.spark.aggregate.meaning import derive_aggregate
+from millpond.spark.derive.same_state import state_changes
 from millpond.spark.job import Job
 from millpond.spark.sql.declare import at_place, check_values, declare, open_source
 from millpond.spark.sql.statement import Statement, parse_statements
 from millpond.spark.sql.words import refused
-from millpond.spark.start import pinned_format
-from millpond.storage import open_storage
 from millpond.tables.buckets.retention import RetentionPlan, plan_retention
 
 if TYPE_CHECKING:
@@ -160,7 +157,7 @@ def _plan(statement: Statement, pond: str | Path, spark: SparkSession) -> Aggreg
     aggregate = declare(statement)
     folder = job_of(pond, aggregate.table)
     with at_place(statement.place):
-        now = _derive(aggregate, source, folder)  # 1
+        now = derive_aggregate(aggregate, source, folder)  # 1
     clauses = _clauses(statement)
     there = _there(folder, aggregate.table)
     because: tuple[str, ...] = _other_version(aggregate, pond)
@@ -169,12 +166,11 @@ def _plan(statement: Statement, pond: str | Path, spark: SparkSession) -> Aggreg
     if there is not None:
         kept, same = _kept(there, statement)
         if kept != same:
-            now = _derive(declare(statement, kept=_as_texts(kept)), source, folder)
+            now = derive_aggregate(declare(statement, kept=_as_texts(kept)), source, folder)
         because = tuple(state_changes(there, now)) + _other_id(folder, clauses) + because  # 2
         if not because:
             settings = _settings(folder, clauses, there, now)  # 4
-            changed = {name: keep for name, keep in _as_texts(same).items() if kept[name] != same[name]}
-            retention = plan_retention(pond, aggregate.table, changed) if changed else None  # 3
+            retention = plan_retention(pond, aggregate.table, _as_texts(same)) if kept != same else None  # 3
     return AggregateChange(
         name=aggregate.table,
         is_new=there is None,
@@ -185,14 +181,6 @@ def _plan(statement: Statement, pond: str | Path, spark: SparkSession) -> Aggreg
         source=source,
         clauses=clauses,
     )
-
-
-def _derive(aggregate: Aggregate, source: DataFrame, folder: JobFolder) -> TableDefinition:
-    pinned = newest_conf(open_storage(folder.checkpoint))
-    df = aggregate.on(source, checkpoint=folder.checkpoint)
-    derived = derive(df, table=aggregate.table, strict=True, aggregation_format=pinned_format(pinned))
-    assert isinstance(derived, TableDefinition), "an aggregate is a table"
-    return with_history(folder, replace(derived, retention=Retention.parse(keep_closed="no", history=None)))  # type: ignore[return-value]
 
 
 def _there(folder: JobFolder, name: str) -> TableDefinition | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.checkpoint.log import CommittedBatch, read_batch, read_conf
 from millpond.checkpoint.operators import read_each_operator, read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.checkpoint.whole.store import read_whole_stores
 from millpond.errors import RequestError
 from millpond.savepoint.rewrite.form import unsupported
 from millpond.savepoint.rewrite.row_edit import MergeValues, NewColumns, NewKey, RowEdit

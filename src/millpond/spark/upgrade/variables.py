@@ -10,7 +10,7 @@ from typing import Any
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import OperatorFiles, read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.checkpoint.whole.store import read_whole_stores
 from millpond.errors import RequestError
 from millpond.savepoint.change.variables import NewVariables, ValueOf, VariableChange
 from millpond.savepoint.rewrite.form import unsupported

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from millpond.scalar.time.zones import Zone
 from millpond.schema.definition.resolutions import Resolution
-from millpond.tables.buckets.calendar import Calendar
+from millpond.tables.kept.calendar import Calendar
 
 
 class Piece(NamedTuple):

@@ -1,7 +1,7 @@
 """Totals and series of a table of buckets: buckets of several resolutions, merged, all of one batch.
 
 1. Find the buckets that make up the span (`cover`), by the watermark of the batch: a bucket that
-   has expired is never used, even if Spark hasn't removed it yet.
+   has expired or is hidden is never used, even if Spark hasn't removed it yet.
 2. Read their rows, a range for each resolution.
 3. Merge their buffers, function by function, as Spark merges partial aggregates, and only then
    compute the values: an average of averages would be wrong.
@@ -34,12 +34,13 @@ from millpond.schema.definition.table import TableDefinition
 from millpond.schema.moment import time_micros
 from millpond.tables.buckets import answer as buckets
 from millpond.tables.buckets.answer import Series, Total, Used
-from millpond.tables.buckets.calendar import Calendar
 from millpond.tables.buckets.cover import Cover, Piece
 from millpond.tables.failed import checked
 from millpond.tables.finish.estimates import Estimate, compile_estimates
 from millpond.tables.finish.merge_rows import compile_shares
 from millpond.tables.job.bounds import Bounds
+from millpond.tables.job.shards import check_whole
+from millpond.tables.kept.calendar import Calendar
 from millpond.tables.scan.deadline import Deadline
 from millpond.tables.scan.key_range import Span, range_span
 from millpond.tables.scan.keys import KeyReader
@@ -58,11 +59,11 @@ class BucketReads(ABC):
     _keys: KeyReader
 
     @abstractmethod
-    def _open(self, bounds: Bounds | None) -> OpenRead:
+    def begin(self, bounds: Bounds | None = None, *, is_checked: bool = False) -> OpenRead:
         """Begin a read, which the caller ends."""
 
     @abstractmethod
-    def _deadline(self) -> Deadline:
+    def deadline(self) -> Deadline:
         """When a read that begins now must end."""
 
     def total(
@@ -79,8 +80,9 @@ class BucketReads(ABC):
         Raises:  INVALID_REQUEST if the table has no resolutions; HISTORY_GONE if all buckets at
                  `since` have expired; INVALID_RANGE, KEY_MISSING; as `scan`.
         """
-        with self._open(bounds) as read:
-            reading = _Reading(read, self.definition, self._keys, self._group(key, columns), self._deadline())
+        with self.begin(bounds) as read:
+            check_whole(read.view, read.binding)
+            reading = _Reading(read, self.definition, self._keys, self._group(key, columns), self.deadline())
             span = reading.span(since, until)
             if span is None:
                 return Total.of((), read.cut, _NO_SPAN)
@@ -106,8 +108,9 @@ class BucketReads(ABC):
         step:    the length of a step: one of the table's resolutions, or a longer one
         Raises:  as `total`; INVALID_REQUEST if no resolution is as short as a step.
         """
-        with self._open(bounds) as read:
-            reading = _Reading(read, self.definition, self._keys, self._group(key, columns), self._deadline(), step)
+        with self.begin(bounds) as read:
+            check_whole(read.view, read.binding)
+            reading = _Reading(read, self.definition, self._keys, self._group(key, columns), self.deadline(), step)
             span = reading.span(since, until)
             if span is None:
                 return Series.of((), read.cut, _NO_SPAN)
@@ -161,8 +164,9 @@ class _Reading:
         deadline: Deadline,
         step: str | None = None,
     ) -> None:
-        resolutions = definition.resolutions
+        resolutions = definition.resolutions if read.hidden is None else read.hidden.resolutions
         assert resolutions is not None, "the caller has checked it"
+        self._hides = None if read.hidden is None else read.hidden.hides
         self._binding, self._rows, self._deadline = read.binding, read.stored(), deadline
         self._definition, self._order, self._group = definition, keys.order, group
         self._columns = {c.name: c.index for c in definition.key}
@@ -173,7 +177,7 @@ class _Reading:
         self.cover = Cover(each, zone, self._watermark)
         self._each = {str(r): Calendar(r, zone) for r in each}
         self._step = None if step is None else Calendar(parse_each([(step, None)])[0], zone)
-        self._merge = compile_shares(definition.table, resolutions.merges, self._binding.schema)
+        self._merge = compile_shares(definition.table, resolutions.merges, self._binding.schema.value)
         self._estimates = compile_estimates(definition)
 
     def span(self, since: When, until: When) -> tuple[int, int] | None:
@@ -261,7 +265,8 @@ class _Reading:
         pairs = iter_range(self._rows, self._binding.table, *span.keys, reverse=reverse)
         for ordered, stored in self._deadline.watch(pairs):
             key = decode_key(ordered)
-            if (ordered, 0) in span and (watermark is None or key[expires] is None or key[expires] > watermark):
+            is_kept = watermark is None or key[expires] is None or key[expires] > watermark
+            if (ordered, 0) in span and is_kept and not (self._hides is not None and self._hides(key)):
                 yield key[bucket], decode_value(without_stamp(stored))
 
     def _range(self, prefix: dict[str, Any], start: int | None, end: int | None) -> Span:

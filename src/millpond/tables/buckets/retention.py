@@ -1,13 +1,18 @@
-"""Another retention for a declared aggregate: what would go, and the change of a stopped job's state.
+"""Another retention for a declared aggregate: what would go, what readers see meanwhile, and the change of the state.
+
+A shorter retention can be one for readers first, while the job runs (`kept.shorter`).  In the
+stopped job's state it is made so:
 
 1. Make a savepoint of the last committed batch, in a folder for the time of the command.
 2. Restore it as a copy, with another `expires_at` in the rows of the resolutions that change: that
    column is part of the key, so that the new code would otherwise begin a second row for each
-   bucket.  Rows that have expired by the new retention are left out.
+   bucket.  Rows that have expired by the new retention are left out.  If a bucket has several rows
+   all the same, their buffers are merged.
 3. Copy the plan of the batch after it, if there is one that isn't committed.
 4. Prepare the table's definition: with the new retention, and with the instant from which on the
    buckets of a resolution are all there.  What a shorter retention has removed doesn't come back.
-5. Let the copy and the definition take their places together.
+5. Let the copy and the definition take their places together.  From then on readers see what the
+   state has.
 """
 
 from __future__ import annotations
@@ -15,15 +20,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from millpond.catalogue import JobFolder, read_catalogue
 from millpond.checkpoint.log import CommittedBatch, committed_batches, read_batch
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.whole_rows import StoreCodec
-from millpond.checkpoint.whole_store import read_whole_stores
-from millpond.errors import CheckpointError, RequestError
-from millpond.ownership.take_over import TakeOver
+from millpond.checkpoint.whole.rows import StoreCodec
+from millpond.checkpoint.whole.store import read_whole_stores
+from millpond.errors import CheckpointError, RequestError, SavepointError
+from millpond.ownership.take_over import JOURNAL, TakeOver
 from millpond.savepoint.in_place.exchange import Found, Replaced, find_stopped_job, savepoint_in, take_place
 from millpond.savepoint.in_place.rescale import copy_plan
 from millpond.savepoint.restore import restore_files
@@ -44,12 +50,16 @@ from millpond.schema.definition.resolutions import (
     words_of_keep,
 )
 from millpond.schema.definition.table import TableDefinition
-from millpond.storage import Storage
+from millpond.storage import Storage, open_storage
 from millpond.storage.places import Places
-from millpond.tables.buckets.calendar import Calendar
 from millpond.tables.default_tables import unknown_table
+from millpond.tables.finish.merge_rows import compile_shares
+from millpond.tables.kept.calendar import Calendar
+from millpond.tables.kept.shorter import FILE, Shorter, least, read_shorter, with_shorter, write_shorter
+from millpond.versions import meant_table, words_of_meant
 
 _WEEK = 7 * DAY_MICROS
+_NOTHING: Mapping[str, str | None] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -63,6 +73,9 @@ class Going:
     week_rows, week_bytes:  that go within the next week of event time besides, if as many buckets
                       come each day as on the last one; those that would go anyway aren't counted
     missing:          whether the new retention reaches further back than what is there
+    seen:             for how many seconds readers see its buckets now, if that is shorter than `before`
+    restated_rows:    that stay, and get another `expires_at`
+    merged_rows:      that are merged with another row of the same bucket
     """
 
     resolution: str
@@ -75,6 +88,9 @@ class Going:
     week_rows: int = 0
     week_bytes: int = 0
     missing: bool = False
+    seen: int | None = None
+    restated_rows: int = 0
+    merged_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +101,7 @@ class RetentionPlan:
     job:         the job's folder
     definition:  of the table
     resolutions: as they will be
+    asked:       the name of the table that was asked for: its own, or one that means its version
     batch:       whose rows were counted
     going:       from the shortest resolution to the longest
     take_over:   whether to take the job's lease from whoever has it
@@ -94,18 +111,25 @@ class RetentionPlan:
     job: JobFolder
     definition: TableDefinition
     resolutions: Resolutions
+    asked: str
     batch: int
     going: tuple[Going, ...]
     take_over: bool = field(default=False, repr=False)
 
     @property
     def changes(self) -> bool:
-        """Whether any resolution is kept for another time."""
-        return any(g.before != g.after for g in self.going)
+        """Whether any resolution is kept for another time, or has rows that say another one."""
+        return any(g.before != g.after or g.restated_rows or g.merged_rows for g in self.going)
+
+    def edit(self) -> RowEdit:
+        """What would be done to the rows."""
+        batch = read_batch(self.job.open_checkpoint(), Batch(self.batch))
+        return _Expiry(self.definition, self.resolutions, _watermark(batch))
 
     def describe(self) -> str:
         """What would be done, in a few lines."""
         lines = [f"retention   {self.definition.table}, after batch {self.batch} of {self.job.job}"]
+        lines += words_of_meant(self.asked, self.definition.table)
         for g in self.going:
             before, after = words_of_keep(g.before), words_of_keep(g.after)
             kept = f"kept for {before}" if g.before == g.after else f"kept for {after} instead of {before}"
@@ -114,6 +138,10 @@ class RetentionPlan:
                 lines.append(f"            {g.gone_rows:,} rows go at once, {g.gone_bytes:,} bytes")
             if g.week_rows:
                 lines.append(f"            {g.week_rows:,} rows more go within a week of event time, {g.week_bytes:,} bytes")
+            if g.seen is not None:
+                lines.append(f"            readers see them for {words_of_keep(g.seen)} already")
+            if g.merged_rows:
+                lines.append(f"            {g.merged_rows:,} rows are merged with another one of their bucket")
             if g.missing:
                 lines.append("            older buckets are gone already: totals begin where all are there")
         return "\n".join(lines)
@@ -149,14 +177,42 @@ class RetentionPlan:
             restore_files(made, over.copy, made.manifest.job_id, progress, edits=[edit], place=over.place, also=also)  # 2
             over.work.delete_all("savepoint")
             over.prepared.write_definition(_changed(self.definition, self.resolutions, _watermark(batch)))  # 4
+            folder = over.folder.storage
+            if read_shorter(folder, self.definition) != self._seen():
+                raise _in_use(self.job, "Readers see its buckets for another time since the plan was made", "Plan it again.")
+            over.prepared.storage.write(FILE, with_shorter(folder, self.definition, {}))
 
         return take_place(self.job, "retention", make, take_over=self.take_over)  # 5
+
+    def hide(self) -> None:
+        """Let readers see buckets for the new times, if these are shorter; the job may run.
+
+        Every read that begins afterwards is as if older buckets had expired, in every process; on
+        an object store within seconds.  The state still has them: with a longer time, up to that of
+        the job, readers see them again.  `run` makes it so in the state.
+
+        Raises:  INVALID_REQUEST if a time is longer than the job keeps buckets; CHECKPOINT_IN_USE
+                 while another command changes the state; NOT_WRITABLE.
+        """
+        longer = next((g for g in self.going if least(g.before, g.after) != g.after), None)
+        if longer is not None:
+            raise _invalid(
+                f"The job keeps buckets of {longer.resolution} for {words_of_keep(longer.before)}: readers can't see more.",
+                "Stop the job, and change its state: leave out --hide.",
+            )
+        if self.job.storage.stamp(JOURNAL) is not None:
+            raise _in_use(self.job, "A command changes its state, or was killed", "Wait for it, or start the job.")
+        lower = {g.resolution: g.after for g in self.going if g.after is not None and g.after != g.before}
+        write_shorter(self.job.storage, self.definition, lower)
+
+    def _seen(self) -> dict[str, int]:
+        return {g.resolution: g.seen for g in self.going if g.seen is not None}
 
 
 def plan_retention(
     place: str | Path,
     table: str,
-    keep: Mapping[str, str | None],
+    keep: Mapping[str, str | None] = _NOTHING,
     *,
     take_over: bool = False,
     allow: Iterable[str | Path] = (),
@@ -164,18 +220,21 @@ def plan_retention(
     """Count what another retention would do to a declared aggregate; its job may run.
 
     place:      a pond
-    table:      of buckets
+    table:      of buckets, or a name that means a version of it
     keep:       resolution -> how long its buckets are kept after their end, as `30 days`; None for
-                ever.  Others stay as they are
+                ever.  Others have the times for which readers see them now
     take_over:  take the job's lease from whoever has it; only if that can't write any more
     Raises:     UNKNOWN_TABLE, NO_CHECKPOINT, NO_COMMITTED_BATCH; INVALID_REQUEST, also if the table
                 isn't one of buckets; what reading the state raises.
     """
+    asked, table = table, meant_table(open_storage(place), table)
     job, definition = _find(place, table, allow)
     before = definition.resolutions
     if before is None:
         raise _invalid(f"{table} has no resolutions.", "Name the table of a millpond.Aggregate.")
-    resolutions = replace(before, each=_each(definition, before, keep))
+    seen = read_shorter(job.storage, definition)
+    seen = {str(r): seen[str(r)] for r in before.each if least(r.keep_seconds, seen.get(str(r))) != r.keep_seconds}
+    resolutions = replace(before, each=_each(definition, before, keep, seen))
     storage = job.open_checkpoint()
     committed = committed_batches(storage)
     if not committed:
@@ -188,8 +247,9 @@ def plan_retention(
         job=job,
         definition=definition,
         resolutions=resolutions,
+        asked=asked,
         batch=batch.batch,
-        going=tuple(edit.going(r) for r in before.each),
+        going=tuple(replace(edit.going(r), seen=seen.get(str(r))) for r in before.each),
         take_over=take_over,
     )
 
@@ -204,14 +264,17 @@ def _find(place: str | Path, table: str, allow: Iterable[str | Path]) -> tuple[J
     raise unknown_table(table, str(place), names)
 
 
-def _each(definition: TableDefinition, before: Resolutions, keep: Mapping[str, str | None]) -> tuple[Resolution, ...]:
+def _each(
+    definition: TableDefinition, before: Resolutions, keep: Mapping[str, str | None], seen: Shorter
+) -> tuple[Resolution, ...]:
     names = [str(r) for r in before.each]
     if unknown := next((name for name in keep if name not in names), None):
         raise _invalid(f"{definition.table} has no resolution {unknown!r:.40}.", f"It has {', '.join(names)}.")
     try:
-        seconds = {name: None if length is None else parse_seconds(length) for name, length in keep.items()}
+        given = {name: None if length is None else parse_seconds(length) for name, length in keep.items()}
     except ValueError as wrong:
         raise _invalid(f"{wrong}.", "Write it as 30 days.") from None
+    seconds: dict[str, int | None] = {**seen, **given}
     each = tuple(replace(r, keep_seconds=seconds.get(str(r), r.keep_seconds)) for r in before.each)
     short = next((r for r in each if r.keep_seconds is not None and r.keep_seconds < r.most_seconds), None)
     if short is not None:
@@ -260,7 +323,10 @@ def _count(storage: Storage, batch: CommittedBatch, edit: _Expiry) -> None:
 
 
 class _Expiry(RowEdit):
-    """Gives buckets another `expires_at`, leaves out those that have expired by it, and counts."""
+    """Gives buckets another `expires_at`.
+
+    Those that have expired by it are left out.  Rows of one bucket are merged, and all are counted.
+    """
 
     def __init__(self, definition: TableDefinition, after: Resolutions, watermark: int | None) -> None:
         before = definition.resolutions
@@ -268,7 +334,7 @@ class _Expiry(RowEdit):
         self.operator, self.store, _ = definition.store_id
         names = [field.name for field in definition.key_fields]
         self._resolution, self._bucket, self._expires = (names.index(name) for name in (RESOLUTION, BUCKET, EXPIRES))
-        self._watermark = watermark
+        self._watermark, self._definition = watermark, definition
         zone = parse_zone(after.zone)
         self._old = {str(r): Calendar(r, zone) for r in before.each}
         self._new = {str(r): Calendar(r, zone) for r in after.each}
@@ -295,16 +361,16 @@ class _Expiry(RowEdit):
             if expires == columns[self._expires]:
                 yield key, value
             else:
+                self._going[name].restated_rows += 1
                 columns[self._expires] = expires
                 yield family.write_key(tuple(columns)), value
 
     def merge(self, rows: list[Row], codec: StoreCodec) -> Row:
-        key = codec.of(self.store).read_key(rows[0][0])
-        raise CheckpointError(
-            "CORRUPT_FILE",
-            f"The state has {len(rows)} rows of one bucket: {key!r:.200}.",
-            hint="Restore a savepoint from before the job was started with another retention.",
-        )
+        family, resolutions = codec.of(self.store), self._definition.resolutions
+        assert resolutions is not None, "the caller has checked it"
+        self._going[family.read_key(rows[0][0])[self._resolution]].merged_rows += len(rows) - 1
+        merge = compile_shares(self._definition.table, resolutions.merges, family.schema.value)
+        return rows[0][0], family.write_row(merge([family.read_row(value) for _, value in rows]))
 
     def _note(self, name: str, start: int, before: int | None, after: int | None, size: int, *, is_gone: bool) -> None:
         going, watermark = self._going[name], self._watermark
@@ -334,3 +400,7 @@ class _Expiry(RowEdit):
 
 def _invalid(found: str, hint: str) -> RequestError:
     return RequestError("INVALID_REQUEST", found, hint=hint)
+
+
+def _in_use(job: JobFolder, found: str, hint: str) -> SavepointError:
+    return SavepointError("CHECKPOINT_IN_USE", f"{found}: {job.job}.", hint=hint, job=job.job)

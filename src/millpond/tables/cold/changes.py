@@ -2,10 +2,9 @@
 
 These are the changes that a replica with history shows, as Arrow: the same kinds, values and rows.
 
-1. Read each batch's change file.  The last record of a key in a batch counts.
-2. Read the state before the first batch, and keep the rows of the keys that the batches touch.
-3. Batch by batch: the old value is that of the state before, and the batch's own value becomes the
-   state.  A row that is written again with the same bytes is no change.
+1. Read each batch's change file, and the state before the first batch.
+2. Find the rows that each batch changed (`changed_rows`).
+3. Judge why deleted rows were deleted.
 4. Old and new rows become columns.  A row whose values are all the same, and one that HAVING hides
    before and after, is no change.
 
@@ -15,65 +14,51 @@ partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from millpond.checkpoint.bulk.partition import locate_file
+from millpond.checkpoint.bulk.partition import RowChunk, locate_file
 from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.files.records import DELETE, PUT
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.rows.columns import span
+from millpond.checkpoint.rows.columns import Array, Spans, span
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError, RequestError
 from millpond.native.library import library
 from millpond.native.memory import Memory
-from millpond.replica.history.delete_cause import Kind, cause_of
+from millpond.replica.history.delete_cause import KINDS, Written, cause_of, judge_of, only_kind
 from millpond.replica.keys.codec import KeyCodec
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.store import StoreSchema
 from millpond.storage import Storage
-from millpond.tables.cold.table_batch import iter_partition
+from millpond.tables.cold.changed_rows import ChangedRows, Writes, iter_changed
+from millpond.tables.cold.table_batch import iter_partition, row_slices
 from millpond.tables.finish.columns import ColumnFinish, RowKeys
 from millpond.tables.finish.definition import compile_shown
 from millpond.tables.forms.arrow_errors import Failures
 
-Puts = list[tuple[bytes, bytes]]
-"""(key row, value row)"""
+_INSERT, _UPDATE, _DELETE = (KINDS.index(kind) for kind in ("insert", "update", "delete"))
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedColumns:
-    """The changes of one batch in one partition, as Arrow arrays of one length.
+    """Changes of one batch in one partition, as Arrow arrays of one length.
 
     kinds:     insert, update, delete, expire, remove
     key:       an array for each key column
     old, new:  an array for each value column; NULL where there is no row
-    has_old, has_new:  whether there is a row
+    has_old, has_new:  masks, whether there is a row; of numpy
     """
 
     batch: int
-    kinds: list[Kind]
+    kinds: Any
     key: list[Any]
     old: list[Any]
     new: list[Any]
-    has_old: list[bool]
-    has_new: list[bool]
-
-
-class _Change(NamedTuple):
-    key: bytes
-    old: bytes | None
-    new: bytes | None
-
-
-@dataclass(slots=True)
-class _Writes:
-    """What one batch wrote: the last value of each key, None if it was deleted; and all its puts."""
-
-    last: dict[bytes, bytes | None] = field(default_factory=dict)
-    puts: Puts = field(default_factory=list)
+    has_old: Array
+    has_new: Array
 
 
 def check_changeable(definition: TableDefinition, schema: StoreSchema) -> None:
@@ -97,7 +82,7 @@ def iter_changes(
     batches: Sequence[CommittedBatch],
     partition: int,
 ) -> Iterator[ChangedColumns]:
-    """The changes of consecutive batches in one partition, batch by batch.
+    """The changes of consecutive batches in one partition, batch by batch, each in one or several pieces.
 
     before:  the batch before the first one; None if that is the job's first
     Raises:  FILE_GONE if Spark cleaned up the files of one of them, and as `StateReader.iter_changes`;
@@ -105,59 +90,52 @@ def iter_changes(
     """
     reader = StateReader(storage)
     writes = [_read_writes(reader, batch, schema, partition) for batch in batches]  # 1
-    touched = {key for each in writes for key in each.last}
-    if not touched:
+    if not any(len(each.gone) for each in writes):
         return
-    state: dict[bytes, bytes] = {}
-    if before is not None:  # 2
-        for chunk in iter_partition(reader, before, schema, partition, Memory()):
-            for key, value in zip(chunk.keys.tolist(), chunk.values.tolist(), strict=True):
-                if key in touched:
-                    state[key] = value
+    state: Iterable[RowChunk] = () if before is None else iter_partition(reader, before, schema, partition, Memory())
     columns = _Columns(definition, schema)
-    for batch, each in zip(batches, writes, strict=True):  # 3
-        changes: list[_Change] = []
-        for key, new in each.last.items():
-            old = state.get(key)
-            if old != new:
-                changes.append(_Change(key, old, new))
-            if new is None:
-                state.pop(key, None)
-            else:
-                state[key] = new
-        if changes:
-            yield columns.of(pa, batch, changes, each.puts)  # 4
+    for batch, found in zip(batches, iter_changed(pa, writes, state), strict=True):  # 2
+        yield from columns.iter_of(pa, batch, found)
 
 
-def insert_columns(pa: Any, definition: TableDefinition, schema: StoreSchema, batch: int, rows: Puts) -> ChangedColumns:
-    """Rows of a state as if this batch had inserted them."""
-    changes = [_Change(key, None, value) for key, value in rows]
-    return _Columns(definition, schema).of(pa, batch, changes, [])
+def iter_inserts(
+    pa: Any, definition: TableDefinition, schema: StoreSchema, batch: int, chunks: Iterable[RowChunk]
+) -> Iterator[ChangedColumns]:
+    """Rows of a state as if this batch had inserted them, piece by piece."""
+    import numpy as np
+
+    columns = _Columns(definition, schema)
+    for chunk in chunks:
+        count = len(chunk)
+        none, places = np.full(count, -1), np.arange(count)
+        yield from columns.iter_of(pa, batch, ChangedRows(chunk.keys, chunk.values, none, places, none, (chunk.keys, places)))
 
 
-def _read_writes(reader: StateReader, batch: CommittedBatch, schema: StoreSchema, partition: int) -> _Writes:
-    found = _Writes()
+def _read_writes(reader: StateReader, batch: CommittedBatch, schema: StoreSchema, partition: int) -> Writes:
+    import numpy as np
+
     path = reader.change_file(batch, schema, partition)
     spaces = RowEncoding(schema, batch.settings).before
-    chunk = None
     if path is not None and spaces is not None and library() is not None:
         hdfs = batch.settings.provider == "hdfs"
         family = reader.family(batch, schema, partition) if schema.family else b""
         chunk = locate_file(path, reader.unpacked(path, batch, schema), spaces, hdfs=hdfs, family=family)
-    records = reader.iter_changes(batch, schema, partition) if chunk is None else chunk.records()
-    for kind, key, value in records:
-        if kind == PUT:
-            found.last[key] = value
-            found.puts.append((key, value))
-        elif kind == DELETE:
-            found.last[key] = None
-        else:
+        if chunk is not None:
+            return Writes(chunk.keys, chunk.values, np.zeros(len(chunk), bool) if chunk.gone is None else chunk.gone)
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    gone: list[bool] = []
+    for kind, key, value in reader.iter_changes(batch, schema, partition):
+        if kind not in (PUT, DELETE):
             raise CheckpointError(
                 "UNSUPPORTED",
                 f"Batch {batch.batch} appends to rows of {schema.id}, whose changes can't be read from the checkpoint alone.",
                 hint="Read the changes from a replica that keeps history.",
             )
-    return found
+        keys.append(key)
+        values.append(value if kind == PUT else b"")
+        gone.append(kind == DELETE)
+    return Writes(span(keys), span(values), np.array(gone, bool))
 
 
 class _Columns:
@@ -169,73 +147,100 @@ class _Columns:
         self._values = ColumnFinish(replace(definition, key=(), having=None))
         self._having = None if definition.having is None else compile_shown(definition, definition.having)
         self._decode_key, self._decode = decoder(schema.key), decoder(schema.value)
-        self._codec, self._cause = KeyCodec(schema.key), cause_of(schema)
+        self._codec, self._cause, self._only_kind = KeyCodec(schema.key), cause_of(schema), only_kind(schema)
 
-    def of(self, pa: Any, batch: CommittedBatch | int, changes: list[_Change], puts: Puts) -> ChangedColumns:
-        number = batch if isinstance(batch, int) else batch.batch
+    def iter_of(self, pa: Any, batch: CommittedBatch | int, found: ChangedRows) -> Iterator[ChangedColumns]:
+        """The columns of a batch's changes, in pieces whose texts an array can hold.
+
+        batch:  its number alone if it deleted nothing
+        """
+        import numpy as np
+
+        hidden: Array = np.zeros(len(found.new), bool)
         if self._having is not None:
-            changes, hidden = self._without_hidden(changes)
-        else:
-            hidden = set()
-        started_ms = 0 if isinstance(batch, int) else batch.started_ms
-        judge = self._cause(started_ms, lambda: [(self._ordered(key), value) for key, value in puts])
-        # A deleted row is judged by its last value, which this batch may have put.
-        last = dict(puts) if any(change.new is None for change in changes) else {}
-        kinds: list[Kind] = []
-        for place, change in enumerate(changes):
-            if change.new is None:
-                assert change.old is not None
-                kinds.append("delete" if place in hidden else judge(self._ordered(change.key), last.get(change.key, change.old)))
-            else:
-                kinds.append("insert" if change.old is None else "update")
-        old, new = self._side(pa, changes, 1), self._side(pa, changes, 2)
-        kept = _different(pa, kinds, old, new)
-        if len(kept) < len(changes):
-            take = pa.array(kept, pa.int64())
-            changes, kinds = [changes[i] for i in kept], [kinds[i] for i in kept]
-            old, new = [a.take(take) for a in old], [a.take(take) for a in new]
+            found, hidden = self._without_hidden(found)
+        number = batch if isinstance(batch, int) else batch.batch
+        kinds = np.where(found.new < 0, _DELETE, np.where(found.old < 0, _INSERT, _UPDATE)).astype(np.int8)
+        deleted = np.flatnonzero((found.new < 0) & ~hidden)
+        if len(deleted) and not isinstance(batch, int):
+            kinds[deleted] = self._why(batch, found, deleted)  # 3
+        sizes = found.keys.size.copy()
+        for side in (found.old, found.new):
+            sizes[side >= 0] += found.rows.size[side[side >= 0]]
+        for first, end in row_slices(sizes):
+            old, new = found.old[first:end], found.new[first:end]
+            yield self._piece(pa, number, kinds[first:end], found.keys.slice(first, end), found.rows, old, new)
+
+    def _piece(self, pa: Any, number: int, kinds: Array, keys: Spans, rows: Spans, old: Array, new: Array) -> ChangedColumns:  # 4
+        import numpy as np
+
+        before, after = self._side(pa, keys, rows, old), self._side(pa, keys, rows, new)
+        different = _different(pa, kinds == _UPDATE, before, after)
+        if not different.all():
+            chosen = np.flatnonzero(different)
+            kinds, keys, old, new = kinds[chosen], keys.select(chosen), old[chosen], new[chosen]
+            take = pa.array(chosen)
+            before, after = [a.take(take) for a in before], [a.take(take) for a in after]
         failures = Failures()
-        key_rows, rows = span([c.key for c in changes]), span([c.new or c.old or b"" for c in changes])
-        key = self._keys.arrays(pa, RowKeys(self._schema.key, key_rows), rows, None, failures)
+        key = self._keys.arrays(pa, RowKeys(self._schema.key, keys), rows.select(np.where(new < 0, old, new)), None, failures)
         self._refuse(failures)
-        has_old, has_new = [c.old is not None for c in changes], [c.new is not None for c in changes]
-        return ChangedColumns(number, kinds, key, old, new, has_old, has_new)
+        names = pa.DictionaryArray.from_arrays(pa.array(kinds), pa.array(KINDS, pa.string())).dictionary_decode()
+        return ChangedColumns(number, names, key, before, after, old >= 0, new >= 0)
+
+    def _why(self, batch: CommittedBatch, found: ChangedRows, deleted: Array) -> Array:
+        """The kinds of deleted rows."""
+        import numpy as np
+
+        only = "delete" if batch.is_repair else self._only_kind
+        if only is not None:
+            return np.full(len(deleted), KINDS.index(only), np.int8)
+
+        def written() -> Written:
+            keys, places = found.puts
+            return zip(map(self._ordered, keys.tolist()), found.rows.select(places).tolist(), strict=True)
+
+        judge = judge_of(self._cause, batch, written)
+        keys, last = found.keys.select(deleted).tolist(), found.rows.select(found.last[deleted]).tolist()
+        return np.array([KINDS.index(judge(self._ordered(key), row)) for key, row in zip(keys, last, strict=True)], np.int8)
 
     def _ordered(self, key: bytes) -> bytes:
         return self._codec.encode(self._decode_key(key))
 
-    def _side(self, pa: Any, changes: list[_Change], side: int) -> list[Any]:
+    def _side(self, pa: Any, keys: Spans, rows: Spans, places: Array) -> list[Any]:
         """The value columns of one side, NULL where there is no row."""
-        there = [c for c in changes if c[side] is not None]
-        failures = Failures()
-        keys = RowKeys(self._schema.key, span([c.key for c in there]))
-        arrays = self._values.arrays(pa, keys, span([c[side] for c in there]), None, failures)  # type: ignore[misc]
+        import numpy as np
+
+        there, failures = places >= 0, Failures()
+        some = None if there.all() else np.flatnonzero(there)
+        chosen, wanted = (keys, places) if some is None else (keys.select(some), places[some])
+        arrays = self._values.arrays(pa, RowKeys(self._schema.key, chosen), rows.select(wanted), None, failures)
         self._refuse(failures)
-        if len(there) == len(changes):
+        if some is None:
             return arrays
-        places, count = [], 0
-        for change in changes:
-            places.append(None if change[side] is None else count)
-            count += change[side] is not None
-        take = pa.array(places, pa.int64())
+        take = pa.array(np.cumsum(there) - 1, mask=~there)
         return [array.take(take) for array in arrays]
 
-    def _without_hidden(self, changes: list[_Change]) -> tuple[list[_Change], set[int]]:
-        """Changes between what HAVING shows; and the places of those that it hides from now on."""
+    def _without_hidden(self, found: ChangedRows) -> tuple[ChangedRows, Array]:
+        """Changes between what HAVING shows; and a mask of those that it hides from now on."""
+        import numpy as np
+
+        keys = [self._decode_key(key) for key in found.keys.tolist()]
+        old, new = self._shown(keys, found.rows, found.old), self._shown(keys, found.rows, found.new)
+        chosen = np.flatnonzero((old >= 0) | (new >= 0))
+        hidden: Array = (new < 0) & (found.new >= 0)
+        shown = replace(found, keys=found.keys.select(chosen), old=old[chosen], new=new[chosen], last=found.last[chosen])
+        return shown, hidden[chosen]
+
+    def _shown(self, keys: list[tuple[Any, ...]], rows: Spans, places: Array) -> Array:
+        """The places of rows that HAVING shows, -1 for others."""
+        import numpy as np
+
         assert self._having is not None
-        kept: list[_Change] = []
-        hidden: set[int] = set()
-        for change in changes:
-            key = self._decode_key(change.key)
-            sides = [
-                None if row is None or self._having(key, self._decode(row)) is not True else row for row in (change.old, change.new)
-            ]
-            if sides == [None, None]:
-                continue
-            if sides[1] is None and change.new is not None:
-                hidden.add(len(kept))
-            kept.append(_Change(change.key, *sides))
-        return kept, hidden
+        out, some = np.full(len(places), -1), np.flatnonzero(places >= 0)
+        for at, place, row in zip(some.tolist(), places[some].tolist(), rows.select(places[some]).tolist(), strict=True):
+            if self._having(keys[at], self._decode(row)) is True:
+                out[at] = place
+        return out
 
     def _refuse(self, failures: Failures) -> None:
         if failures.count:
@@ -249,19 +254,22 @@ class _Columns:
             )
 
 
-def _different(pa: Any, kinds: list[Kind], old: list[Any], new: list[Any]) -> list[int]:
-    """The places of changes that show: all but updates to the same values."""
+def _different(pa: Any, updates: Array, old: list[Any], new: list[Any]) -> Array:
+    """A mask of the changes that show: all but updates to the same values."""
+    import numpy as np
     from pyarrow import compute
 
-    if "update" not in kinds:
-        return list(range(len(kinds)))
-    same = pa.array([kind == "update" for kind in kinds])
-    for before, after in zip(old, new, strict=True):
+    same: Array = updates.copy()
+    # Nested values are compared one by one, so only where all others are the same.
+    for before, after in sorted(zip(old, new, strict=True), key=lambda sides: pa.types.is_nested(sides[0].type)):
+        if not same.any():
+            break
         if pa.types.is_nested(before.type):
-            pairs = zip(before.to_pylist(), after.to_pylist(), strict=True)
-            equal = pa.array([left == right for left, right in pairs], pa.bool_())
+            some = np.flatnonzero(same)
+            pairs = zip(*(side.take(pa.array(some)).to_pylist() for side in (before, after)), strict=True)
+            same[some] = [left == right for left, right in pairs]
         else:
             equal = compute.fill_null(compute.equal(before, after), fill_value=False)
             equal = compute.or_(equal, compute.and_(compute.is_null(before), compute.is_null(after)))
-        same = compute.and_(same, equal)
-    return [i for i, is_same in enumerate(same.to_pylist()) if not is_same]
+            same &= equal.to_numpy(zero_copy_only=False)
+    return ~same

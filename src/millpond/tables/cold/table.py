@@ -40,6 +40,7 @@ from millpond.tables.finish.definition import compile_definition
 from millpond.tables.finish.merge_rows import compile_merge
 from millpond.tables.forms.arrow import pyarrow
 from millpond.tables.forms.arrow_errors import join_tables
+from millpond.tables.kept.shorter import Hidden, hidden_of, read_shorter
 from millpond.tables.scan.binding import store_of
 from millpond.tables.scan.keys import Key, KeyReader
 from millpond.tables.scan.ttl import clock_ms, has_passed
@@ -64,7 +65,8 @@ def read_arrow(
     path:    a pond or a bare checkpoint
     batch:   a committed batch whose files still exist; by default the newest.  The schema's
              metadata names it
-    expired: whether to show rows whose TTL has passed before Spark has removed them
+    expired: whether to show rows that have expired before Spark has removed them: by their TTL, or
+             by a lower retention that the job doesn't have yet
     allow:   places outside the pond that it may name, as for `open`
     Raises:  UNKNOWN_TABLE, NO_CHECKPOINT, NO_COMMITTED_BATCH, LIBRARY_MISSING; WRONG_TYPE if Arrow
              has no type for a column; DEFINITION_MISMATCH; FILE_GONE if the batch was never
@@ -90,7 +92,7 @@ def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False, a
 
     path:    a pond or a bare checkpoint
     key:     every key column
-    expired: whether to show a row whose TTL has passed before Spark has removed it, marked final
+    expired: whether to show a row that has expired before Spark has removed it, marked final
     allow:   as for `read_arrow`
     Raises:  as `Table.get` for the key, as `read_arrow` for the rest; UNSUPPORTED if the key
              doesn't determine its partition or its bytes: NULL of calendar intervals, and NULL in
@@ -222,6 +224,8 @@ class ColdTable:
             index = row[-1]
             found = found[index] if index is not None and 0 <= index < len(found) else None
         is_over = found is not None and self._schema.ttl and has_passed(found, clock_ms(batch.started_ms))
+        if found is not None and (buckets := self._hidden()) is not None:
+            is_over = buckets.hides(row)
         hidden = is_over and not expired
         values = None if found is None or hidden else compile_definition(definition)(row, found)
         position = Position(
@@ -271,15 +275,28 @@ class ColdTable:
     def table_batch(self, *, expired: bool) -> TableBatch:
         """What a read of its partitions needs.
 
-        expired:  whether to show rows whose TTL has passed
+        expired:  whether to show rows whose TTL has passed, and hidden buckets
         """
         definition, batch, schema = self._definition, self._batch, self._schema
         judged_ms = None
         if schema.ttl and not expired:
             judged_ms = batch.started_ms if self._as_of else clock_ms(batch.started_ms)
         return TableBatch(
-            job=self._job, checkpoint=self._storage.uri, definition=definition, batch=batch, schema=schema, judged_ms=judged_ms
+            job=self._job,
+            checkpoint=self._storage.uri,
+            definition=definition,
+            batch=batch,
+            schema=schema,
+            judged_ms=judged_ms,
+            hidden=None if expired else self._hidden(),
         )
+
+    def _hidden(self) -> Hidden | None:
+        """The buckets that readers don't see."""
+        if self._definition.resolutions is None:
+            return None
+        shorter = read_shorter(self._folder.storage, self._definition)
+        return hidden_of(self._definition, shorter, self._batch.watermark_ms)
 
     def _read_partitions(self, pa: Any, table: TableBatch) -> Any:
         finish, of_thread = table.finish(), threading.local()

@@ -24,8 +24,9 @@ from millpond.storage import Storage
 from millpond.tables.cold.merged import MergedRows
 from millpond.tables.finish.columns import ColumnFinish, RowKeys
 from millpond.tables.finish.definition import compile_definition
-from millpond.tables.forms.arrow import rows_table, table_schema, unexpired
+from millpond.tables.forms.arrow import rows_table, shown_rows, table_schema
 from millpond.tables.forms.arrow_errors import Failures, make_table
+from millpond.tables.kept.shorter import Hidden
 from millpond.tables.scan.ttl import has_passed
 
 # How many rows become columns at a time, so that an array can hold the bytes of their texts.
@@ -44,6 +45,7 @@ class TableBatch:
     definition:  with the columns that are read
     schema:      of the store
     judged_ms:   rows whose TTL had passed at this time are left out; None to leave out none
+    hidden:      these buckets are left out
     """
 
     job: str
@@ -52,6 +54,7 @@ class TableBatch:
     batch: CommittedBatch
     schema: StoreSchema
     judged_ms: int | None
+    hidden: Hidden | None = None
 
     @property
     def partitions(self) -> range:
@@ -89,7 +92,7 @@ class TableBatch:
                     key_rows, values = key_rows.select(wanted), values.select(wanted)
                 arrays = finish.arrays(pa, key_rows, values, memory, failures)
                 table = make_table(pa, arrays, shape, failures)
-                yield table if self.judged_ms is None else unexpired(pa, table, self.judged_ms)
+                yield shown_rows(pa, table, self.judged_ms, self.hidden)
 
     def read_merged(self, pa: Any, storage: Storage) -> Any:
         """A table whose rows lie in parts, of all partitions together, row by row."""
@@ -98,8 +101,9 @@ class TableBatch:
             for chunk in self.chunks(storage, partition, memory):
                 for key, value in zip(chunk.keys.tolist(), chunk.values.tolist(), strict=True):
                     found.add(key, (value,))
-        finish, judged_ms = compile_definition(self.definition), self.judged_ms
+        finish, judged_ms, hidden = compile_definition(self.definition), self.judged_ms, self.hidden
         there = [(key, value) for key, value in found.rows() if judged_ms is None or not has_passed(value, judged_ms)]
+        there = there if hidden is None else [pair for pair in there if not hidden.hides(pair[0])]
         rows = [row for key, value in there if (row := finish(key, value)) is not None]
         return rows_table(pa, self.definition, rows, self.job, self.batch.batch)
 
@@ -112,12 +116,17 @@ def iter_partition(
     return chunks if chunks is not None else iter_newest(read_chunks(reader, batch, store, partition))
 
 
-def _slices(chunk: RowChunk) -> Iterator[tuple[Spans, Spans, Array | None]]:
-    count, first = len(chunk.keys.begin), 0
-    sizes = (chunk.keys.size + chunk.values.size).cumsum()
+def row_slices(sizes: Array) -> Iterator[tuple[int, int]]:
+    """First and end of the pieces into which rows of these sizes are cut: an array can hold the texts of each."""
+    count, first, ends = len(sizes), 0, sizes.cumsum()
     while first < count:
-        before = int(sizes[first - 1]) if first else 0
-        end = min(count, first + _CHUNK_ROWS, max(first + 1, int(sizes.searchsorted(before + _CHUNK_BYTES, "right"))))
+        before = int(ends[first - 1]) if first else 0
+        end = min(count, first + _CHUNK_ROWS, max(first + 1, int(ends.searchsorted(before + _CHUNK_BYTES, "right"))))
+        yield first, end
+        first = end
+
+
+def _slices(chunk: RowChunk) -> Iterator[tuple[Spans, Spans, Array | None]]:
+    for first, end in row_slices(chunk.keys.size + chunk.values.size):
         places = None if chunk.places is None else chunk.places[first:end]
         yield chunk.keys.slice(first, end), chunk.values.slice(first, end), places
-        first = end

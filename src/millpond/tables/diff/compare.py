@@ -24,6 +24,7 @@ from millpond.tables.diff.same_value import Same, compile_same
 from millpond.tables.diff.sorted_rows import Chunk, SortedRows
 from millpond.tables.failed import FailingValues
 from millpond.tables.finish.definition import compile_definition, compile_stored
+from millpond.tables.kept.shorter import Hidden
 from millpond.tables.scan.ttl import has_passed
 
 Kind = Literal["added", "removed", "changed"]
@@ -124,9 +125,12 @@ def has_same_key(left: TableDefinition, right: TableDefinition) -> bool:
 class SideRows:
     """The rows of one side, and what a reader sees of them."""
 
-    def __init__(self, definition: TableDefinition, schema: StoreSchema, rows: SortedRows, judged_ms: int) -> None:
+    def __init__(
+        self, definition: TableDefinition, schema: StoreSchema, rows: SortedRows, judged_ms: int, hidden: Hidden | None
+    ) -> None:
         self.definition, self.rows = definition, rows
-        self.may_hide = definition.having is not None or schema.ttl
+        self.may_hide = definition.having is not None or schema.ttl or hidden is not None
+        self._hides = None if hidden is None else hidden.hides
         self._ttl, self._judged_ms = schema.ttl, judged_ms
         self._finish = compile_definition(definition)
 
@@ -135,11 +139,13 @@ class SideRows:
         evaluate = compile_stored(self.definition, names)
         computed = [c.expression for c in self.definition.values if c.name in names]
         computed += [] if self.definition.having is None else [self.definition.having]
-        needs_key = any(node.op == "key" for expression in computed for node in expression.walk())
+        hides = self._hides
+        needs_key = hides is not None or any(node.op == "key" for expression in computed for node in expression.walk())
 
         def read(id_: bytes, stored: bytes) -> tuple[Any, ...] | None:
             key, row = self.rows.decode(id_, stored) if needs_key else ((), self.rows.decode_value(id_, stored))
-            return None if self._ttl and has_passed(row, self._judged_ms) else evaluate(key, row)
+            is_over = (self._ttl and has_passed(row, self._judged_ms)) or (hides is not None and hides(key))
+            return None if is_over else evaluate(key, row)
 
         return read
 

@@ -306,7 +306,7 @@ def _read(
                 progress(done)
 
             sorted_.read(reader, side.batch, report)
-            rows[number].append(SideRows(definition, schema, sorted_, side.side.judged_ms))
+            rows[number].append(SideRows(definition, schema, sorted_, side.side.judged_ms, side.hidden(definition)))
         check_still_committed(side.storage, side.batch)  # 3
     readings = [
         PairReading(pair, Comparison(here, there, pair.columns)) for pair, here, there in zip(matched.pairs, *rows, strict=True)

@@ -30,6 +30,7 @@ from millpond.schema.store import StoreSchema
 from millpond.storage import Storage
 from millpond.tables.default_tables import stored_tables
 from millpond.tables.job.offsets import is_own
+from millpond.tables.kept.shorter import Hidden, hidden_of, read_shorter
 from millpond.tables.scan.binding import store_of
 from millpond.tables.scan.ttl import clock_ms
 
@@ -114,7 +115,7 @@ class Source:
             behind_batches=None if saved else sum(number > batch.batch for number in batches),
             job_state=None if saved else self.folder.job_state(),
         )
-        return OpenSide(side, storage, batch, tables, broken, stores, unread)
+        return OpenSide(side, storage, batch, tables, broken, stores, unread, None if saved else self.folder.storage)
 
     def _entries(self) -> tuple[list[Entry], dict[str, MillpondError]]:
         return self.folder.read_entries() if self.savepoint is None else (read_tables(self.savepoint.manifest), {})
@@ -126,6 +127,7 @@ class OpenSide:
 
     tables:  by name
     broken:  table -> why its definition can't be read
+    folder:  of the job; None for a savepoint
     """
 
     side: DiffSide
@@ -135,6 +137,13 @@ class OpenSide:
     broken: dict[str, MillpondError]
     stores: list[StoreSchema]
     unread: list[UnreadStore]
+    folder: Storage | None
+
+    def hidden(self, definition: TableDefinition) -> Hidden | None:
+        """The buckets of a table that readers of the job don't see.  Raises CORRUPT_FILE."""
+        if self.folder is None or definition.resolutions is None:
+            return None
+        return hidden_of(definition, read_shorter(self.folder, definition), self.batch.watermark_ms)
 
     def check_known(self, wanted: Iterable[str]) -> None:
         """Raise the error of a table that can't be read; of any table if none is wanted by name."""

@@ -18,14 +18,14 @@ from millpond.errors import DefinitionError
 from millpond.scalar.number.ranges import divide_half_up, fit, overflow, quotient
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import Field, SparkType, atomic
-from millpond.tables.finish.counted import COUNTED, compile_counted
-from millpond.tables.finish.histogram import compile_histogram
-from millpond.tables.finish.hllpp import estimator
-from millpond.tables.finish.items import TopItems
-from millpond.tables.finish.java_order import set_order
-from millpond.tables.finish.joined import compile_joined
-from millpond.tables.finish.quantiles import compile_quantiles
-from millpond.tables.finish.top_k import TOP, top
+from millpond.tables.finish.buffers.counted import COUNTED, compile_counted
+from millpond.tables.finish.buffers.histogram import compile_histogram
+from millpond.tables.finish.buffers.hllpp import estimator
+from millpond.tables.finish.buffers.items import TopItems
+from millpond.tables.finish.buffers.java_order import set_order
+from millpond.tables.finish.buffers.joined import compile_joined
+from millpond.tables.finish.buffers.quantiles import compile_quantiles
+from millpond.tables.finish.buffers.top_k import TOP, top
 from millpond.tables.variant_schema import compile_variant_schema
 
 Stored = Any

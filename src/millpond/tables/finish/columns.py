@@ -101,12 +101,12 @@ class ColumnFinish:
         self._definition, self._names, self._value_schema = definition, definition.columns, definition.value_schema
         expressions = [key_column(c.index, c.type, c.path) for c in definition.key] + [c.expression for c in definition.values]
         self._expressions, self._types = expressions, [e.type for e in expressions]
-        self._vectors = [_vector(e, definition) for e in expressions]
+        self._vectors = [vector_of(e, definition) for e in expressions]
         self._by_row = {i: compile_shown(definition, e) for i, e in enumerate(expressions) if self._vectors[i] is None}
         self._having = None if definition.having is None else compile_shown(definition, definition.having)
-        nodes = [n for e, vector in zip(expressions, self._vectors, strict=True) if vector is not None for n in e.walk()]
-        self._key_places = {n.options["index"] for n in nodes if n.op == "key"}
-        self._value_places = {place for n in nodes for place in _buffers(n)}
+        self._key_places, self._value_places = places_of(
+            e for e, vector in zip(expressions, self._vectors, strict=True) if vector is not None
+        )
 
     def arrays(self, pa: Any, keys: Keys, values: Spans, memory: Memory | None, failures: Failures) -> list[Any]:
         """A pyarrow array for each column of the table, from keys and value rows.
@@ -172,8 +172,27 @@ def _buffers(node: Expression) -> Iterable[int]:
     return tuple(node.options["buffers"]) if node.op == "aggregate" else ()
 
 
-def _vector(e: Expression, definition: TableDefinition) -> Vector | None:
-    """The function for an expression; None if there is none."""
+def places_of(expressions: Iterable[Expression]) -> tuple[set[int], set[int]]:
+    """The columns of the key row and of the value row from which expressions are computed, by place."""
+    nodes = [n for e in expressions for n in e.walk()]
+    return {n.options["index"] for n in nodes if n.op == "key"}, {place for n in nodes for place in _buffers(n)}
+
+
+def always_has_value(e: Expression) -> bool:
+    """Whether an expression can be computed for every row: a key, a buffer, a count, an average of doubles, …"""
+    if e.op in ("key", "buffer"):
+        return True
+    if e.op == "get_field" or (e.op == "aggregate" and e.args):
+        return always_has_value(e.args[0])
+    if e.op != "aggregate":
+        return False
+    function = e.options["function"]
+    is_sum = function == "sum" and len(e.options["buffers"]) == 1
+    return function in AS_STORED or is_sum or (function == "avg" and e.type.kind == "double")
+
+
+def vector_of(e: Expression, definition: TableDefinition) -> Vector | None:
+    """The function that computes an expression for all rows; None if there is none."""
     if e.op == "key":
         return _key(e, definition.key_fields)
     if e.op == "buffer":
@@ -181,9 +200,9 @@ def _vector(e: Expression, definition: TableDefinition) -> Vector | None:
     if e.op == "aggregate":
         return _aggregate(e, definition.value_schema)
     if e.op == "get_field":
-        return _member_of(_vector(e.args[0], definition), e.args[0].type, e.options["ordinal"], e.type)
+        return _member_of(vector_of(e.args[0], definition), e.args[0].type, e.options["ordinal"], e.type)
     if e.op == "timestamp_micros" and e.args[0].type.kind == "long":
-        inner = _vector(e.args[0], definition)
+        inner = vector_of(e.args[0], definition)
         return None if inner is None else (lambda keys, buffers: replace(inner(keys, buffers), type=e.type))
     return None
 

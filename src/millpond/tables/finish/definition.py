@@ -93,14 +93,17 @@ def try_value(evaluate: Evaluate, name: str, key: Row, buffers: Row) -> Any:
 
 
 def compile_stored(definition: TableDefinition, names: Sequence[str]) -> Callable[[Row, Row], tuple[Stored, ...] | None]:
-    """The function from key row and value row to some of the value columns, in stored form.
+    """The function from key row and value row to some of the columns, in stored form.
 
     It gives None for a row that HAVING hides, and a `FailedValue` for a value that can't be
     computed.
 
     Raises as `compile_definition`.
     """
-    expressions = {c.name: c.expression for c in definition.values}
+    keys = {c.name: key_column(c.index, c.type, c.path) for c in definition.key}
+    expressions = keys | {c.name: c.expression for c in definition.values}
+    # As `_compile` shows a row whose filter can't be computed.
+    readable = keys.keys() if definition.values else frozenset()
     try:
         columns = [(compile_expression(expressions[name], definition.key_fields), name) for name in names]
         having = None if definition.having is None else compile_expression(definition.having, definition.key_fields)
@@ -111,7 +114,7 @@ def compile_stored(definition: TableDefinition, names: Sequence[str]) -> Callabl
         try:
             unfiltered = _try_filter(having, key, buffers)
             if unfiltered is not None:
-                return tuple([failed(unfiltered, name) for name in names])
+                return tuple([e(key, buffers) if name in readable else failed(unfiltered, name) for e, name in columns])
             return tuple([try_value(*column, key, buffers) for column in columns])
         except MISFITS as broken:
             raise misfit(broken) from broken

@@ -17,8 +17,8 @@ from millpond.scalar.sketch.functions import ESTIMATES, QUANTILES
 from millpond.schema.convert import to_python
 from millpond.schema.definition.expression import Expression
 from millpond.schema.definition.table import TableDefinition
+from millpond.tables.finish.buffers.items import TopItems
 from millpond.tables.finish.definition import compile_expression
-from millpond.tables.finish.items import TopItems
 
 Row = Sequence[Any]
 _CERTAIN = 1.0
@@ -105,10 +105,11 @@ def _of_count(sketch: Evaluate, estimate: Callable[[bytes], library.Distinct]) -
 
 def _of_quantile(sketch: Evaluate, kind: str, ranks: Any) -> _Limits:
     def limits(key: Row, buffers: Row) -> tuple[Any, Any] | None:
-        found = kll.read_kll(sketch(key, buffers), kind)
+        data = sketch(key, buffers)
+        found = kll.read_kll(data, kind)
         if not found.n:
             return None
-        items = kll.SortedItems(found)
+        items = kll.sorted_items(data, kind)
         # Below a level of items that stand for several values, nothing has been dropped.
         error = kll.rank_error(found.k) if len(found.levels) > 1 else 0.0
 

@@ -22,11 +22,11 @@ from millpond.scalar.sketch.kll import merge_kll
 from millpond.scalar.sketch.library import merge_hll, merge_theta
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import Field, SparkType, atomic, parse_type
-from millpond.tables.finish.counted import COUNTED, Counted
-from millpond.tables.finish.hllpp import REGISTERS_PER_WORD
-from millpond.tables.finish.items import TopItems
-from millpond.tables.finish.quantiles import merge_quantiles
-from millpond.tables.finish.top_k import TOP, top
+from millpond.tables.finish.buffers.counted import COUNTED, Counted
+from millpond.tables.finish.buffers.hllpp import REGISTERS_PER_WORD
+from millpond.tables.finish.buffers.items import TopItems
+from millpond.tables.finish.buffers.quantiles import merge_quantiles
+from millpond.tables.finish.buffers.top_k import TOP, top
 
 Stored = Any
 Buffers = Sequence[Stored]

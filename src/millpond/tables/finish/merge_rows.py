@@ -14,6 +14,7 @@ from millpond.schema.definition.expression import Expression
 from millpond.schema.definition.parts import Parts, number_type, why_not_merged
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.store import StoreSchema
+from millpond.schema.types import Field
 from millpond.tables.finish.merge_buffers import MergeBuffers, compile_buffers
 
 Row = tuple[Any, ...]
@@ -66,35 +67,39 @@ def compile_merge(definition: TableDefinition, parts: Parts, schema: StoreSchema
     """
     if parts.merges is None:
         return _copies(definition.table, parts)
-    merge = compile_shares(definition.table, parts.merges, schema)
+    merge = compile_shares(definition.table, parts.merges, schema.value, many=schema.many)
     return lambda _, rows: merge([row for row in rows if row is not None])
 
 
-def compile_shares(table: str, merges: Sequence[Expression], schema: StoreSchema) -> Callable[[Sequence[Row]], Row]:
+def compile_shares(
+    table: str, merges: Sequence[Expression], value: Sequence[Field], *, many: bool = False
+) -> Callable[[Sequence[Row]], Row]:
     """The function that merges the buffers of several rows, at least one, by functions of aggregates.
 
     merges:  `aggregate` expressions, which must have each buffer of the store once
+    value:   the store's columns of buffers
+    many:    whether its rows are lists, which can't be merged so
     Raises:  DEFINITION_MISMATCH if a column has no merge function, or more than one.
     Raises (the function):  VALUE_OUT_OF_RANGE.
     """
     places = [place for merge in merges for place in merge.options["buffers"]]
-    if sorted(places) != list(range(len(schema.value))) or schema.many:
-        lacking = [f.name for i, f in enumerate(schema.value) if places.count(i) != 1]
+    if sorted(places) != list(range(len(value))) or many:
+        lacking = [f.name for i, f in enumerate(value) if places.count(i) != 1]
         raise _mismatch(table, f"the definition doesn't say how to merge {', '.join(lacking) or 'a list'}")
     each: list[tuple[list[int], MergeBuffers]] = []
     for expression in merges:
-        why = why_not_merged(expression, [f.type for f in schema.value])
+        why = why_not_merged(expression, [f.type for f in value])
         if why is not None:
             raise _mismatch(table, why)
         buffers = expression.options["buffers"]
-        each.append((buffers, compile_buffers(expression, [schema.value[place].type for place in buffers])))
+        each.append((buffers, compile_buffers(expression, [value[place].type for place in buffers])))
 
     def merge_shares(rows: Sequence[Row]) -> Row:
-        out: list[Any] = [None] * len(schema.value)
+        out: list[Any] = [None] * len(value)
         for buffers, merge in each:
             merged = merge([[row[place] for place in buffers] for row in rows])
-            for place, value in zip(buffers, merged, strict=True):
-                out[place] = value
+            for place, buffer in zip(buffers, merged, strict=True):
+                out[place] = buffer
         return tuple(out)
 
     return merge_shares

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -16,12 +16,14 @@ from millpond.native import calls
 from millpond.native.memory import Memory
 from millpond.schema.convert import to_python
 from millpond.schema.definition.default_table import EXPIRES_AT
+from millpond.schema.definition.resolutions import BUCKET, RESOLUTION
 from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn
 from millpond.schema.far_time import FarTime
 from millpond.schema.types import SparkType
 from millpond.tables.answer import Rows
 from millpond.tables.failed import FailedValue
 from millpond.tables.forms.arrow_errors import KEY, Failures, join_tables, make_table, select_rows, without_errors
+from millpond.tables.kept.shorter import Hidden
 
 # Rows of a record batch in a stream: enough to make columns worth it, few enough to send in pieces.
 _STREAM_ROWS = 1 << 14
@@ -61,8 +63,30 @@ def table_schema(pa: Any, definition: TableDefinition, job: str, batch: int) -> 
     return pa.schema([pa.field(c.name, arrow_type(pa, c.type)) for c in columns], metadata=metadata)
 
 
-def unexpired(pa: Any, table: Any, now_ms: int) -> Any:
-    """The rows of a table whose TTL hadn't passed at this time."""
+def shown_rows(pa: Any, table: Any, judged_ms: int | None, hidden: Hidden | None) -> Any:
+    """The rows of a table that reads show.
+
+    judged_ms:  without those whose TTL had passed at this time; None for tables without a TTL
+    hidden:     without these buckets
+    """
+    if judged_ms is not None:
+        table = _unexpired(pa, table, judged_ms)
+    return table if hidden is None else _seen(pa, table, hidden)
+
+
+def _seen(pa: Any, table: Any, hidden: Hidden) -> Any:
+    from pyarrow import compute
+
+    mask = pa.array([True] * table.num_rows, pa.bool_())
+    for name, first in hidden.first.items():
+        start = pa.scalar(first, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+        other = compute.fill_null(compute.not_equal(table[RESOLUTION], name), fill_value=True)
+        later = compute.fill_null(compute.greater_equal(table[BUCKET], start), fill_value=True)
+        mask = compute.and_(mask, compute.or_(other, later))
+    return select_rows(table, mask)
+
+
+def _unexpired(pa: Any, table: Any, now_ms: int) -> Any:
     from pyarrow import compute
 
     now = pa.scalar(now_ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
@@ -229,6 +253,21 @@ def ipc_stream(tables: Iterable[Any]) -> Iterator[bytes]:
                 writer.write_batch(batch, custom_metadata=custom)
                 custom = None
                 yield sink.take()
+    yield sink.take()
+
+
+def ipc_batches(schema: Any, batches: Iterable[Any], closing: Callable[[], Mapping[str, str]]) -> Iterator[bytes]:
+    """The pieces of an Arrow IPC stream of record batches; the last one is empty.
+
+    closing:  the metadata of that one, asked for when the others are written
+    """
+    pa, sink = pyarrow(), _ChunkReader()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        yield sink.take()
+        for batch in batches:
+            writer.write_batch(batch)
+            yield sink.take()
+        writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema), custom_metadata=dict(closing()))
     yield sink.take()
 
 

@@ -6,14 +6,15 @@ reads the first rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
 from millpond.schema.definition.table import TableDefinition
 
-# The most rows in a notebook's view, and the most characters of a value.
+# The most rows and tables in a notebook's view, and the most characters of a value.
 ROWS = 10
+TABLES = 100
 _SHOWN = 120
 
 
@@ -23,7 +24,17 @@ def columns_text(definition: TableDefinition) -> str:
     return ", ".join([*key, *(f"{column.name} {column.type}" for column in definition.values)])
 
 
-def html_rows(rows: Sequence[dict[str, Any]], caption: str, *, most: int | None = ROWS) -> str:
+def html_tables(tables: Iterable[tuple[str, str, str]], caption: str) -> str:
+    """A pond's tables as an HTML table, with a caption below.
+
+    tables:  name, job and columns of each; of many the first ones are shown
+    """
+    rows = [{"table": table, "job": job, "columns": columns} for table, job, columns in tables]
+    more = f", and {len(rows) - TABLES:,} tables more" if len(rows) > TABLES else ""
+    return html_rows(rows, caption + more, most=TABLES)
+
+
+def html_rows(rows: Sequence[dict[str, Any]], caption: str, *, most: int = ROWS) -> str:
     """At most so many rows as an HTML table, with a caption below."""
     names = list(dict.fromkeys(name for row in rows[:most] for name in row))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)

@@ -32,6 +32,7 @@ from millpond.tables.scan.open_read import OpenRead
 
 Late = Literal["yes", "no", "unknown"]
 Micros = int
+NO_ROWS = "The table is empty, so the length of its windows isn't known."
 
 
 class EventAnswer(Answer):
@@ -120,7 +121,7 @@ def _by_any_window(read: OpenRead, column: int, watermark: Micros, time: Micros 
         return "no", "All of its windows end after the watermark."
     first = next(SnapshotWithClosed(read.stored()).iterate(read.binding.table, b"\x00"), None)
     if first is None:
-        return "unknown", "The table is empty, so the length of its windows isn't known."
+        return "unknown", NO_ROWS
     start, end = read.binding.codec.decode(split_value(*first)[0])[column]
     if time + (end - start) <= watermark:
         return "yes", "All of its windows had ended when its batch was read."

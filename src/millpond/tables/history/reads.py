@@ -21,6 +21,7 @@ from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.cut_token import CutToken, TokenReads, begin_cut
 from millpond.tables.job.other_versions import OtherVersions
 from millpond.tables.job.reads import JobReads, Reads
+from millpond.tables.job.shards import TableState, check_same_shard, shard_state
 from millpond.tables.scan.deadline import Deadline
 from millpond.tables.scan.key_range import range_span
 from millpond.tables.scan.keys import Key, KeyReader
@@ -40,12 +41,12 @@ class PastReads(ABC):
     def read_by(self, reads: Reads) -> Self:
         """The same table, read by other views of its job."""
 
-    def _deadline(self) -> Deadline:
+    def deadline(self) -> Deadline:
         """When a read that begins now must end."""
         return Deadline(self.definition.table, self.job_reads.settings.read_deadline_seconds)
 
     @abstractmethod
-    def _open(self, bounds: Bounds | None) -> OpenRead:
+    def begin(self, bounds: Bounds | None = None, *, is_checked: bool = False) -> OpenRead:
         """Begin a read, which the caller ends."""
 
     def live(self) -> Self:
@@ -87,7 +88,7 @@ class PastReads(ABC):
         check_when(batch, time, cut)
         if cut is not None:
             return self._of_cut(cut)
-        with self._open(None) as read:
+        with self.begin(is_checked=True) as read:
             when, store = time if batch is None else batch, read.binding.table
             assert when is not None, "it isn't a cut"
             wanted, asked_ms = batch_of(read.view, when), None if time is None else time_micros(time) // 1000
@@ -110,7 +111,26 @@ class PastReads(ABC):
 
         Raises:  as `get`.
         """
-        return begin_cut(self._reads, bounds)
+        with self.begin(bounds, is_checked=True) as read:
+            if bounds is not None and bounds.shard:
+                check_same_shard(read.view, read.binding, bounds)
+            return begin_cut(self._reads.job, read.view.hand_on(), read.cut, shard_state(read.view, read.binding))
+
+    @property
+    def shard(self) -> str | None:
+        """The partitions that its replica follows; None for all."""
+        shard = self.job_reads.replica.shard
+        return None if shard is None else shard.text
+
+    @property
+    def here(self) -> Bounds | None:
+        """The bound that reads the rows of these partitions alone; None if there are no others."""
+        return None if self.shard is None else Bounds(shard=self.shard)
+
+    def state(self) -> TableState:
+        """Which rows are here, of which batch.  Raises as `get`."""
+        with self.begin(is_checked=True) as read:
+            return TableState(read.cut, shard_state(read.view, read.binding))
 
     def changes(
         self,
@@ -144,8 +164,8 @@ class PastReads(ABC):
         if self.versions is not None:
             self.versions.check_current(self.job_reads.folder.job)
         try:
-            with self._open(bounds) as read:
-                return read_changes(read, since, limit, self._deadline())
+            with self.begin(bounds) as read:
+                return read_changes(read, since, limit, self.deadline())
         except MillpondError as error:
             if self.versions is not None and isinstance(since, str) and error.condition in ("HISTORY_GONE", "INVALID_TOKEN"):
                 self.versions.check_token(since, self.job_reads.folder.job)
@@ -174,13 +194,13 @@ class PastReads(ABC):
         check_limit(limit)
         prefix = self._keys.stored(self._keys.given(key, columns))
         low, high = (self._keys.stored(limit_) if limit_ else None for limit_ in (start, end))
-        with self._open(bounds) as read:
+        with self.begin(bounds) as read:
             view, binding = read.view, read.binding
             span = range_span(binding.definition, binding.codec, self._keys.order, prefix, low, high)
             first = kept_of(view.record, binding.table).history_from
             begin = (view.record.batch if first is None else first - 1) if since is None else batch_of(view, since)
             last = view.record.batch if until is None else batch_of(view, until)
-            return read_versions(read, span, begin, last, limit, self._deadline())
+            return read_versions(read, span, begin, last, limit, self.deadline())
 
     def find_event(
         self,
@@ -210,7 +230,7 @@ class PastReads(ABC):
             raise RequestError("INVALID_REQUEST", f"The line is {line!r:.40}.", hint="Give a file, and a line of it from 1 up.")
         wanted = Bounds(contains_offset=offset, contains_file=file)
         columns = self._keys.stored(self._keys.given(key)) if key is not None else None
-        with self._open(bounds) as read:
+        with self.begin(bounds) as read:
             row = self._keys.row(columns) if columns else None
             moment = None if event_time is None else time_micros(event_time)
             return find_event(read, self.job_reads.reader_of(wanted, line), row, moment)

@@ -20,6 +20,7 @@ from msgspec import Meta
 from millpond.checkpoint.source_files import find_file
 from millpond.errors import PASSING, MillpondError, ReplicaError, RequestError
 from millpond.replica.replica import View
+from millpond.schema.shard import parse_shard
 from millpond.storage import Storage
 from millpond.tables.answer import Cut
 from millpond.tables.job.offsets import Missing, Wanted, describe, invalid, missing_of, parse_record, plan_ends
@@ -45,6 +46,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     contains_file:       a file that a file source has read: a path, or a URI as Spark logs it
     max_behind_seconds:  the oldest commit that isn't applied is at most so old
     max_age_seconds:     the newest applied commit is at most so old
+    shard:               answer from this shard alone, for whoever combines the answers of all shards:
+                         the text of the shard that the replica follows
     wait_seconds:        the most seconds to wait for all bounds and for the job's first batch; 0
                          answers or refuses at once.  A read doesn't wait for a job that reported
                          that it stopped, but it does for a killed one, which may be starting again
@@ -70,6 +73,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_age_seconds: Annotated[
         float | None, Meta(description="Answer only if the newest commit isn't older.", extra_json_schema=_SECONDS)
     ] = None
+    shard: Annotated[str | None, Meta(description="Answer from this shard alone, which the server must follow.")] = None
     wait_seconds: Annotated[float, Meta(description="Wait so long for all of these.", extra_json_schema=_SECONDS)] = 0.0
 
     def __post_init__(self) -> None:
@@ -94,6 +98,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if not isinstance(path, str) or not path:
                 raise invalid(f"contains_file is {self.contains_file!r:.120}", "Give the path of one file.")
             _put(self, "contains_file", path)
+        if self.shard is not None:
+            _put(self, "shard", _shard(self.shard))
         for name in ("max_behind_seconds", "max_age_seconds", "wait_seconds"):
             seconds = getattr(self, name)
             if seconds is None and name != "wait_seconds":
@@ -108,6 +114,13 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _put = msgspec.structs.force_setattr
+
+
+def _shard(text: Any) -> str:
+    try:
+        return parse_shard(text).text
+    except (RequestError, TypeError):
+        raise invalid(f"shard is {text!r:.80}", "Write 1/3 or 0-31, as the server was started.") from None
 
 
 class Unmet(msgspec.Struct, frozen=True):

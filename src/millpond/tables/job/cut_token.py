@@ -20,6 +20,7 @@ from millpond.tables.answer import Answer, Cut
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.held_views import HOLDER
 from millpond.tables.job.reads import JobReads, Reads
+from millpond.tables.job.shards import ShardState
 from millpond.tables.scan.token import pack, unpack
 
 _PLACE_BYTES = 12
@@ -30,12 +31,14 @@ class CutToken(Answer):
 
     token:    opens the batch: `table.at(cut=token)`, of this table or another one of the job
     seconds:  at most so long; less where many batches are kept
+    state:    which rows of the table are there
     """
 
-    def __init__(self, cut: Cut, *, token: str, seconds: float) -> None:
+    def __init__(self, cut: Cut, *, token: str, seconds: float, state: ShardState) -> None:
         self.cut = cut
         self.token = token
         self.seconds = seconds
+        self.state = state
 
 
 class _Token(msgspec.Struct, frozen=True, array_like=True):
@@ -45,12 +48,16 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
     holder: str
 
 
-def begin_cut(reads: Reads, bounds: Bounds | None) -> CutToken:
-    """Keep the current batch readable.  Raises as `Reads.open`."""
-    view, cut = reads.open(bounds)
-    job, token = reads.job, pack(_Token(_place(reads.job), view.generation, view.record.batch, HOLDER))
+def begin_cut(job: JobReads, view: View, cut: Cut, state: ShardState) -> CutToken:
+    """Keep the batch of a view readable, and end the view."""
+    token = pack(_Token(_place(job), view.generation, view.record.batch, HOLDER))
     job.keep(view)
-    return CutToken(cut, token=token, seconds=job.settings.page_view_seconds)
+    return CutToken(cut, token=token, seconds=job.settings.page_view_seconds, state=state)
+
+
+def cut_not_open(opener: str) -> ReplicaError:
+    """A cut that is read outside its context."""
+    return ReplicaError("CUT_EXPIRED", "The cut isn't open.", hint=f"Write: with {opener}.cut(…) as cut.")
 
 
 def is_cut_of(job: JobReads, text: str) -> bool:

@@ -10,14 +10,16 @@ from functools import cached_property
 from millpond.catalogue import JobFolder
 from millpond.checkpoint.position import Position
 from millpond.errors import ReplicaError
+from millpond.native.lookup import Reader
 from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import Replica, View
 from millpond.settings import ReplicaSettings
 from millpond.storage import Storage
-from millpond.tables.answer import Cut, Lag
+from millpond.tables.answer import Cut, CutFrame, Lag
 from millpond.tables.job.bounds import BoundCheck, Bounds, error_of, open_within
 from millpond.tables.job.held_views import HeldView, HeldViews
 from millpond.tables.job.log_lines import line_is_read
+from millpond.tables.kept.shorter import ShorterFile
 from millpond.tables.scan.ttl import clock_ms
 
 # For so long a job's heartbeat file isn't read again.
@@ -35,6 +37,10 @@ class Reads(ABC):
 
     job: JobReads
     fixed = True
+
+    def reader(self, view: View) -> Reader | None:  # noqa: ARG002 - for those that have one
+        """Compiled code for the batch that all reads are of; None if there is none."""
+        return None
 
     @abstractmethod
     def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
@@ -64,8 +70,14 @@ class JobReads(Reads):
         self.replica = replica
         self.settings = settings
         self.held_views = HeldViews(most=settings.page_views, seconds=settings.page_view_seconds)
+        self.shorter = ShorterFile(folder.storage)
         self._heartbeat = ("unknown", 0.0)
         self._position: tuple[ReplicaRecord | None, Position | None] = (None, None)
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.folder.job
 
     def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
         """A view of the newest batch, which the caller ends, and where an answer from it comes from.
@@ -115,22 +127,36 @@ class JobReads(Reads):
 
     def cut(self, view: View) -> Cut:
         """Where an answer from this view comes from, and how far it is behind now."""
-        record, newer, now = view.record, view.newer, time.time()
+        return self._frame(view).at(time.time())
+
+    def _frame(self, view: View) -> CutFrame:
+        record, newer = view.record, view.newer
         known, position = self._position
         if known is not record:
             position = record.position()
             self._position = (record, position)
         assert position is not None
-        age_seconds, age_from = record.age(now)
-        lag = Lag(
-            behind_batches=newer.batches,
-            behind_seconds=max(0.0, now - newer.oldest_commit_ns / 1e9) if newer.oldest_commit_ns is not None else 0.0,
-            age_seconds=age_seconds,
-            age_from=age_from,
-            event_lag_seconds=None if record.watermark_ms is None else now - record.watermark_ms / 1000,
+        return CutFrame(
+            self.folder.job,
+            record,
+            position,
+            newer.batches,
+            newer.oldest_commit_ns,
+            self.job_state(),
+            view.generation,
         )
-        job, state = self.folder.job, self.job_state()
-        return Cut(job=job, position=position, lag=lag, job_state=state, generation=view.generation)
+
+    def reader(self, view: View) -> Reader | None:
+        """Compiled code that reads the newest batch, given a view of it, until somebody must look again."""
+        found = self.replica.reader(view)
+        if found is None:
+            return None
+        reader, transaction, until = found
+        frame = self._frame(view)
+        if not self.folder.storage.is_remote:
+            until = min(until, self._heartbeat[1] + _HEARTBEAT_CACHE_SECONDS)
+        reader.allow(transaction, until, frame)
+        return reader
 
     def meeting(self, view: View, bounds: Bounds | None) -> tuple[View, Cut]:
         """A view that always shows the same batch, and its cut.

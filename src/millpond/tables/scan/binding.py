@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from millpond.checkpoint.operators import UnreadStore
 from millpond.checkpoint.rows.unsaferow import decoder
@@ -16,8 +16,9 @@ from millpond.replica.history.delete_cause import closes_windows, may_expire
 from millpond.replica.keys.codec import KeyCodec
 from millpond.replica.merged.changes import iter_merged_changes
 from millpond.replica.merged.snapshot import SnapshotOfParts, StoreParts, check_parts
-from millpond.replica.record import ReplicaRecord, StoresRecord
+from millpond.replica.record import IndexRecord, ReplicaRecord, StoresRecord
 from millpond.replica.replica import View
+from millpond.schema.definition.indexes import Index, digest_of
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.store import StoreSchema, store_id
 from millpond.schema.types import Field, shape_of
@@ -25,6 +26,18 @@ from millpond.tables.finish.definition import Finish, compile_definition
 from millpond.tables.finish.merge_rows import store_parts
 
 Define = Callable[[StoreSchema], TableDefinition]
+
+
+@runtime_checkable
+class StoredElsewhere(Protocol):
+    """A snapshot of rows that others have, who give them by an index too, and check their parts."""
+
+    @property
+    def is_earlier(self) -> bool:
+        """Whether it is of a batch before the newest, as its history shows it."""
+
+    def by_index(self, number: int, low: bytes, high: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """As `iter_by_index`, with expired rows if the table shows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,7 @@ class Binding:
                    them
     closes_windows:  whether the removed rows are finished windows
     parts:         how the rows lie in parts, None if they don't
+    indexes:       the number of each index that this generation has for this definition, by columns
     """
 
     stores: StoresRecord
@@ -52,6 +66,7 @@ class Binding:
     may_expire: bool
     closes_windows: bool
     parts: StoreParts | None
+    indexes: Mapping[Index, int]
 
     def rows(self, rows: Snapshot, record: ReplicaRecord) -> Snapshot:
         """The rows of a view, those of all parts merged.
@@ -61,11 +76,16 @@ class Binding:
         parts = self.parts
         if parts is None:
             return rows
-        if parts.checked != record.batch:
-            now = rows.newest if isinstance(rows, history.SnapshotAsOf) else rows
+        now = rows.newest if isinstance(rows, history.SnapshotAsOf) else rows
+        if parts.checked != record.batch and not isinstance(now, StoredElsewhere):
             check_parts(now, parts, may_expire=self.may_expire)
             parts.checked = record.batch
         return SnapshotOfParts(rows, parts, kept_of(record, self.table).closed_forgotten)
+
+
+def is_earlier(rows: Snapshot) -> bool:
+    """Whether rows are of a batch before the newest, as their history shows them."""
+    return rows.is_earlier if isinstance(rows, StoredElsewhere) else isinstance(rows, history.SnapshotAsOf)
 
 
 def bind(definition: TableDefinition, stores: StoresRecord, define: Define | None) -> Binding:
@@ -97,12 +117,21 @@ def bind(definition: TableDefinition, stores: StoresRecord, define: Define | Non
                 may_expire(schema),
                 closes_windows(schema),
                 parts,
+                _indexes(definition, stores.indexes.get(schema.id, ())),
             )
     for unread in stores.unread:
         if unread.operator == definition.operator:
             kind = CONDITIONS[unread.condition].kind
             raise kind(unread.condition, unread.message, hint=unread.hint, table=definition.table)
     raise store_missing(definition)
+
+
+def _indexes(definition: TableDefinition, records: tuple[IndexRecord, ...]) -> dict[Index, int]:
+    """The indexes whose entries have this definition's values."""
+    if not records:
+        return {}
+    fingerprint = definition.fingerprint()
+    return {r.columns: number for number, r in enumerate(records) if r.digest == digest_of(fingerprint, r.columns)}
 
 
 def store_number(view: View, binding: Binding) -> int:

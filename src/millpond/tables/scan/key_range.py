@@ -14,6 +14,7 @@ from typing import Any
 from millpond.errors import RequestError
 from millpond.replica.keys.codec import KeyCodec
 from millpond.replica.scan import after_prefix
+from millpond.schema.definition.resolutions import BUCKET, LETTER
 from millpond.schema.definition.table import KeyColumn, TableDefinition, key_parts
 from millpond.tables.scan.keys import stored_window
 
@@ -27,12 +28,14 @@ Stored = dict[str, Any]
 class Span:
     """Rows from the place `low` on and before `high` whose columns have the values of `checks`.
 
-    high:  None for no end
+    high:   None for no end
+    index:  the number of the index whose entries the places are; None if they are keys
     """
 
     low: Place
     high: Place | None
     checks: list[tuple[KeyColumn, Any]] = field(default_factory=list)
+    index: int | None = None
 
     def beyond(self, place: Place, *, reverse: bool) -> Span:
         """The rest of the span after the rows up to this place."""
@@ -65,9 +68,14 @@ def range_span(
 ) -> Span:
     """Rows whose first key columns have the values of `prefix`, from `start` on and before `end`.
 
+    A range of buckets has no dead letters, which have no bucket.
+
     Raises:  INVALID_RANGE if a column is left out before a named one, is named twice, or has no
              order.
     """
+    named = {*prefix, *(start or ()), *(end or ())}
+    if definition.resolutions is not None and LETTER in order and BUCKET in named - prefix.keys() and LETTER not in named:
+        prefix = {**prefix, LETTER: None}
     bytes_, _ = _encode(definition, codec, order, prefix, "The range")
     low: Place = (bytes_, _BEFORE_ALL)
     high = _after(bytes_)

@@ -65,12 +65,7 @@ class KeyReader:
             convert = self._converters.get(name)
             if convert is None:
                 raise self._not_a_key(name)
-            try:
-                out[name] = None if value is None else convert(value)
-            except RequestError as error:
-                raise type(error)(
-                    error.condition, f"Column {name!r}: {error.message}", hint=error.hint, **{**error.context, "column": name}
-                ) from None
+            out[name] = _stored(name, convert, value)
         return out
 
     @property
@@ -152,6 +147,36 @@ class KeyReader:
             table=definition.table,
             column=name,
         )
+
+
+def stored_values(definition: TableDefinition, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of any columns in stored form.  Raises UNKNOWN_COLUMN, WRONG_TYPE."""
+    types = definition.types
+    for name in given:
+        if name not in types:
+            raise unknown_column(definition, name)
+    return {name: _stored(name, _converter(types[name], name), value) for name, value in given.items()}
+
+
+def unknown_column(definition: TableDefinition, name: str) -> RequestError:
+    """The error of a column that the table doesn't have."""
+    return RequestError(
+        "UNKNOWN_COLUMN",
+        f"{definition.table} has no column {name!r:.80}.",
+        hint=f"Its columns are: {', '.join(definition.columns)}.",
+        table=definition.table,
+        column=name,
+    )
+
+
+def _stored(name: str, convert: Convert, value: Any) -> Any:
+    """A column's value in stored form.  Raises WRONG_TYPE, which names the column."""
+    try:
+        return None if value is None else convert(value)
+    except RequestError as error:
+        raise type(error)(
+            error.condition, f"Column {name!r}: {error.message}", hint=error.hint, **{**error.context, "column": name}
+        ) from None
 
 
 def given_keys(keys: Iterable[Any]) -> list[Any]:

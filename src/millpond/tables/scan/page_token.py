@@ -44,9 +44,8 @@ def query_id(binding: Binding, span: Span, *, reverse: bool, closed: bool) -> by
     closed:  whether the scan shows expired rows
     """
     checks = [(column.name, repr(value)) for column, value in span.checks]
-    identity = repr((binding.stores.job_id, binding.definition.table, span.low, span.high, checks, reverse, closed)).encode(
-        errors="surrogateescape"
-    )
+    asked = binding.stores.job_id, binding.definition.table, span.low, span.high, checks, reverse, closed
+    identity = repr(asked if span.index is None else (*asked, span.index)).encode(errors="surrogateescape")
     return hashlib.blake2b(identity + binding.definition.fingerprint().encode(), digest_size=_QUERY_BYTES).digest()
 
 

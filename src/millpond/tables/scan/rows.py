@@ -24,7 +24,7 @@ def iter_rows(
 ) -> Iterator[Found]:
     """(place, row, stored value) of the rows of a span, in key order, or against it with `reverse`.
 
-    judge:   says which rows have expired, if they have a TTL
+    judge:   says which rows have expired; None if none has
     Raises:  READ_TOO_LONG.
     """
     low, high = span.keys
@@ -40,7 +40,7 @@ def iter_rows(
             if checks and not all(_same(_member(whole, c, fields), value) for c, value in checks):
                 continue
             value = decode_value(element)
-            marked = stored if judge is None else judge(value, stored)
+            marked = stored if judge is None else judge(whole, value, stored)
             if marked is None:
                 continue
             values = finish(whole, value)

@@ -1,12 +1,14 @@
-"""Rows whose TTL has passed: by default no read shows them, even before Spark removes them.
+"""Rows that no read shows by default, although the state has them: their TTL has passed, or their bucket is hidden.
 
-Spark uses processing time: the next batch that it plans at that time or later removes such a row,
+For a TTL Spark uses processing time: the next batch that it plans at that time or later removes such a row,
 and the job's functions no longer see it.  Until that batch, and while the job is down, the row is
 still in the state.  So each read judges rows by a time of its own:
 
     the newest batch     the reader's clock, or when the batch was planned if that is later
     an earlier batch     when that batch was planned, as the job's functions saw it
     an earlier time      that time, or now if it is in the future; or when its batch was planned if that is later
+
+Buckets are hidden by the watermark of the batch that is read (`kept.shorter`).
 
 Source:  StateTTL.isExpired, Spark 4.3: a row has expired if its time is at or before the batch's.
 """
@@ -18,10 +20,11 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond.replica.row_stamp import as_final
+from millpond.tables.kept.shorter import Hidden
 
 Milliseconds = int
-Judge = Callable[[tuple[Any, ...], bytes], bytes | None]
-"""(value row, stored value) -> the stored value, marked final if its TTL has passed; None if hidden"""
+Judge = Callable[[tuple[Any, ...], tuple[Any, ...], bytes], bytes | None]
+"""(key row, value row, stored value) -> the stored value, marked final if it has expired; None if no read shows it"""
 
 
 def clock_ms(planned_ms: Milliseconds, asked_ms: Milliseconds | None = None) -> Milliseconds:
@@ -45,8 +48,20 @@ def judge_by(now_ms: Milliseconds, *, shown: bool) -> Judge:
     shown:  whether to show expired rows, marked final, or to leave them out
     """
 
-    def judge(value: tuple[Any, ...], stored: bytes) -> bytes | None:
+    def judge(_key: tuple[Any, ...], value: tuple[Any, ...], stored: bytes) -> bytes | None:
         if not has_passed(value, now_ms):
+            return stored
+        return as_final(stored) if shown else None
+
+    return judge
+
+
+def judge_buckets(hidden: Hidden, *, shown: bool) -> Judge:
+    """The same for a table of buckets."""
+    hides = hidden.hides
+
+    def judge(key: tuple[Any, ...], _value: tuple[Any, ...], stored: bytes) -> bytes | None:
+        if not hides(key):
             return stored
         return as_final(stored) if shown else None
 

@@ -23,6 +23,7 @@ from millpond.schema.types import SparkType
 from millpond.schema.values import from_text
 from millpond.tables.answer import Row
 from millpond.tables.failed import FailedValue
+from millpond.tables.scan.keys import unknown_column
 
 Condition = Callable[[Row], bool]
 _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
@@ -43,7 +44,7 @@ def parse_condition(definition: TableDefinition, text: str) -> Condition:
     Raises:  INVALID_REQUEST if the text isn't a condition; UNKNOWN_COLUMN; WRONG_TYPE if the value
              isn't of the column's type, or that type has no order.
     """
-    types = _types(definition)
+    types = definition.types
     # Try the longest name first: a column may be called `a>b`, beside one called `a`.
     for name in sorted(types, key=len, reverse=True):
         if not text.startswith(name):
@@ -59,7 +60,7 @@ def parse_condition(definition: TableDefinition, text: str) -> Condition:
     signs = " ".join(_SIGNS)
     unknown = next((text.partition(sign)[0].strip() for sign in _SIGNS if sign in text), None)
     if unknown is not None and unknown.removesuffix(_ISNULL) not in types:
-        raise _unknown(definition, unknown.removesuffix(_ISNULL))
+        raise unknown_column(definition, unknown.removesuffix(_ISNULL))
     raise RequestError(
         "INVALID_REQUEST", f"{text!r:.80} isn't a condition.", hint=f"Write a column, one of {signs}, and a value: 'hits > 100'."
     )
@@ -73,9 +74,9 @@ def first_by(definition: TableDefinition, column: str, rows: Iterable[Row], limi
 
     Raises:  UNKNOWN_COLUMN; WRONG_TYPE if the column's type has no order.
     """
-    type_ = _types(definition).get(column)
+    type_ = definition.types.get(column)
     if type_ is None:
-        raise _unknown(definition, column)
+        raise unknown_column(definition, column)
     place = _place(column, type_)
     # Of equal values, the one that came first stays first in both directions.
     numbered = ((row, number) for number, row in enumerate(rows))
@@ -127,17 +128,3 @@ def _place(name: str, type_: SparkType) -> Callable[[Any], Any]:
         return 1, stored(value)
 
     return place
-
-
-def _types(definition: TableDefinition) -> dict[str, SparkType]:
-    return {**{c.name: c.type for c in definition.key}, **{c.name: c.type for c in definition.values}}
-
-
-def _unknown(definition: TableDefinition, name: str) -> RequestError:
-    return RequestError(
-        "UNKNOWN_COLUMN",
-        f"{definition.table} has no column {name!r:.80}.",
-        hint=f"Its columns are: {', '.join(definition.columns)}.",
-        table=definition.table,
-        column=name,
-    )

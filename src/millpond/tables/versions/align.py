@@ -14,11 +14,11 @@ from pathlib import Path
 
 from millpond.catalogue import JobFolder
 from millpond.checkpoint.log import newest_committed, planned_batches, read_batch
+from millpond.checkpoint.restart_files import log_offset
 from millpond.checkpoint.source_files import newest_entry
 from millpond.errors import ReplicaError, RequestError
 from millpond.ownership.lease import check_not_held, leased
 from millpond.savepoint.end_at import End, check_end, plan_next_batch
-from millpond.savepoint.restart_files import log_offset
 from millpond.storage import open_storage
 from millpond.tables.versions.input import Missing, missing
 from millpond.tables.versions.listing import find_name, find_version

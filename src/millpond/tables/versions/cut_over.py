@@ -21,7 +21,7 @@ from millpond.tables.diff.read import Progress
 from millpond.tables.diff.sides import Source
 from millpond.tables.versions.difference import VersionDiff, diff_versions
 from millpond.tables.versions.input import Missing, missing
-from millpond.tables.versions.listing import find_name, find_version, newest_input
+from millpond.tables.versions.listing import behind_source, find_name, find_version, newest_input
 from millpond.versions import NameFile, job_name, switch, table_name
 
 _PAUSE_SECONDS = 0.2
@@ -36,6 +36,7 @@ class CutOverPlan:
     to:        the version that it is to mean
     behind:    what the current version has read and the new one hasn't; None if one of them can't
                tell, and force was given
+    behind_source:  of the new version, as of `Version`
     diff:      of both; None if no limit was given, or they can't be compared and force was given
     overruled: what `force` overrules, in words
     """
@@ -44,6 +45,7 @@ class CutOverPlan:
     found: NameFile
     to: int
     behind: Missing | None
+    behind_source: int | None
     diff: VersionDiff | None
     overruled: tuple[str, ...]
 
@@ -60,6 +62,10 @@ class CutOverPlan:
         lines = [f"cut over    {name} from version {before} to version {self.to}"]
         if self.behind is not None:
             lines.append(f"behind      {self.behind.words()}")
+        if self.behind_source is None:
+            lines.append(f"not read    unknown: version {self.to} isn't running, or doesn't read Kafka")
+        else:
+            lines.append(f"not read    {self.behind_source:,} records of the source")
         if self.diff is not None:
             counts = self.diff.table.counts
             lines.append(
@@ -109,7 +115,7 @@ def plan_cut_over(
     pond = open_storage(place)
     found = find_name(pond, name)
     if found.current == to:
-        return CutOverPlan(pond=pond, found=found, to=to, behind=None, diff=None, overruled=())
+        return CutOverPlan(pond=pond, found=found, to=to, behind=None, behind_source=None, diff=None, overruled=())
     new = find_version(place, name, to, allow)
     if to in found.retired:
         raise RequestError(
@@ -136,7 +142,15 @@ def plan_cut_over(
                     table=name,
                     share=diff.share,
                 )
-    return CutOverPlan(pond=pond, found=found, to=to, behind=behind, diff=diff, overruled=tuple(overruled))
+    return CutOverPlan(
+        pond=pond,
+        found=found,
+        to=to,
+        behind=behind,
+        behind_source=behind_source(new),
+        diff=diff,
+        overruled=tuple(overruled),
+    )
 
 
 def _check_readable(new: JobFolder) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from millpond.checkpoint.log import committed_batches, read_batch
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.restart_files import log_offset
 from millpond.checkpoint.source_files import iter_logged
 from millpond.errors import CheckpointError
-from millpond.savepoint.restart_files import log_offset
 from millpond.storage import Storage
 
 Offsets = Mapping[str, Any]
@@ -58,12 +58,16 @@ def missing(one: tuple[Storage, Offsets], other: tuple[Storage, Offsets]) -> Mis
         return Missing(unknown=f"the one reads {len(mine)} sources, the other {len(theirs)}")
     records = files = 0
     for source, end in mine.items():
-        if log_offset(end) is not None or log_offset(theirs[source]) is not None:
+        other_end = theirs[source]
+        of_files = [log_offset(each) is not None for each in (end, other_end) if each is not None]
+        if any(of_files) and not all(of_files):
+            return Missing(unknown=f"source {source} is of files in one job only")
+        if any(of_files):
             files += len(_files(*one, source) - _files(*other, source))
             continue
-        behind = _behind(end, theirs[source])
+        behind = _behind(end, other_end)
         if behind is None:
-            shown = json.dumps([end, theirs[source]])
+            shown = json.dumps([end, other_end])
             return Missing(unknown=f"the offsets of source {source} mean something in their own job only: {shown:.200}")
         records += behind
     return Missing(records=records, files=files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,10 @@ class Version:
     batch:          the newest one; None if there is none, or it can't be read
     offsets:        source -> where that batch ends
     committed_ms:   when the batch was committed, if that is known
+    watermark_ms:   after that batch; None if there is none
     behind:         what the current version has read and this one hasn't; None if it can't be read
+    behind_source:  records that the source had when the job last asked it, and that the batch doesn't
+                    have; None if the job isn't running, or its source isn't Kafka
     error:          why it can't be read
     """
 
@@ -41,7 +44,9 @@ class Version:
     batch: int | None = None
     offsets: dict[str, Any] | None = None
     committed_ms: int | None = None
+    watermark_ms: int | None = None
     behind: Missing | None = None
+    behind_source: int | None = None
     error: MillpondError | None = None
 
 
@@ -98,6 +103,25 @@ def newest_input(folder: JobFolder) -> tuple[Storage, dict[str, Any]]:
     return storage, read_batch(storage, newest_committed(storage)).offsets
 
 
+def behind_source(folder: JobFolder) -> int | None:
+    """As `Version.behind_source`.  Raises NO_COMMITTED_BATCH, …"""
+    newest = folder.newest()
+    if newest is None:
+        return None
+    storage, offsets = newest_input(folder)
+    return records_behind(storage, newest, offsets)
+
+
+def records_behind(storage: Storage, newest: Mapping[str, Any], offsets: Mapping[str, Any]) -> int | None:
+    """How many records lie between two ends of a job's sources; None if that isn't known.
+
+    newest:   where the sources ended when the job last asked them
+    offsets:  where its newest batch ends
+    """
+    left = missing((storage, newest), (storage, offsets))
+    return None if left.unknown else left.records
+
+
 def _folders(place: str | Path, allow: Iterable[str | Path]) -> dict[tuple[str, int], JobFolder | MillpondError]:
     """Name and version -> the job, or why its folder can't be read."""
     found = read_catalogue(place, Places.of(allow))
@@ -137,7 +161,16 @@ def _facts(
         storage = folder.open_checkpoint()
         batch = read_batch(storage, newest_committed(storage))
         behind = None if ahead is None else missing(ahead, (storage, batch.offsets))
+        left = behind_source(folder)
     except MillpondError as error:
         return replace(facts, error=error)
     committed_ms = None if batch.committed_ns is None else batch.committed_ns // 1_000_000
-    return replace(facts, batch=int(batch.batch), offsets=batch.offsets, committed_ms=committed_ms, behind=behind)
+    return replace(
+        facts,
+        batch=int(batch.batch),
+        offsets=batch.offsets,
+        committed_ms=committed_ms,
+        watermark_ms=batch.watermark_ms,
+        behind=behind,
+        behind_source=left,
+    )

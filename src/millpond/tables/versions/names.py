@@ -127,6 +127,14 @@ class VersionsOf:
         self._served = current
         return found[1]
 
+    def now_is(self, table: str) -> bool:
+        """Whether the name means the version whose own table has this name."""
+        try:
+            parsed = parse_job(self.now().job)
+        except MillpondError:
+            return False
+        return table == table_name(self.name, parsed[1] if parsed is not None and parsed[0] == self.name else 0)
+
     def others(self) -> set[str]:
         """The jobs of versions that no read of the name is answered by now."""
         try:

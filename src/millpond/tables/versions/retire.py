@@ -73,7 +73,7 @@ class RetirePlan:
                     self.folder.delete_all(name)
                     self.folder.delete(name)
         self.folder.delete_all()
-        return _remove_replica(self.checkpoint)
+        return _remove_replicas(self.checkpoint)
 
 
 def plan_retire(place: str | Path, name: str, version: int) -> RetirePlan:
@@ -112,14 +112,13 @@ def _check_not_current(found: NameFile, version: int) -> None:
         )
 
 
-def _remove_replica(checkpoint: str) -> bool:
-    place = ReplicaPlace(Path(home()), open_storage(checkpoint).uri)
-    if not place.path.exists():
-        return True
-    if not place.try_lock():
-        return False
-    try:
-        shutil.rmtree(place.path, ignore_errors=True)
-    finally:
-        place.unlock()
-    return not place.path.exists()
+def _remove_replicas(checkpoint: str) -> bool:
+    """Whether none is left; those that are followed stay."""
+    places = ReplicaPlace.all_of(Path(home()), open_storage(checkpoint).uri)
+    for place in places:
+        if place.try_lock():
+            try:
+                shutil.rmtree(place.path, ignore_errors=True)
+            finally:
+                place.unlock()
+    return not any(place.path.exists() for place in places)

@@ -1,0 +1,1 @@
+"""Whole stores with all their column families, also those that only Spark needs, for copies and rewrites."""

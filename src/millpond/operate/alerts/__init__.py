@@ -1,0 +1,1 @@
+"""Alerts: rules over a job's samples, when each fires, and the same rules for Prometheus."""

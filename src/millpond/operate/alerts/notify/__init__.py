@@ -1,0 +1,1 @@
+"""Say by webhook and mail which alerts begin and end."""

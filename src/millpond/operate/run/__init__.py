@@ -1,0 +1,1 @@
+"""Keep a program running whose jobs `millpond.start` starts: restarts, standbys, drills."""

@@ -1,0 +1,1 @@
+"""The door that speaks PostgreSQL's protocol: tables for psql, drivers and dashboards, read-only."""

@@ -1,0 +1,29 @@
+"""Names as SQL shows them."""
+
+from __future__ import annotations
+
+import re
+
+# Words that PostgreSQL 15 quotes where they are names: SELECT word FROM pg_get_keywords() WHERE catcode <> 'U'.
+_WORDS = (
+    "all analyse analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case "
+    "cast char character check coalesce collate collation column concurrently constraint create cross "
+    "current_catalog current_date current_role current_schema current_time current_timestamp current_user dec "
+    "decimal default deferrable desc distinct do else end except exists extract false fetch float for foreign "
+    "freeze from full grant greatest group grouping having ilike in initially inner inout int integer intersect "
+    "interval into is isnull join lateral leading least left like limit localtime localtimestamp national natural "
+    "nchar none normalize not notnull null nullif numeric offset on only or order out outer overlaps overlay "
+    "placing position precision primary real references returning right row select session_user setof similar "
+    "smallint some substring symmetric table tablesample then time timestamp to trailing treat trim true union "
+    "unique user using values varchar variadic verbose when where window with xmlattributes xmlconcat xmlelement "
+    "xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable "
+)
+KEYWORDS = frozenset(_WORDS.split())
+_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
+
+
+def quoted(name: str) -> str:
+    """A name, in quotes where it needs them."""
+    if _PLAIN.fullmatch(name) and name not in KEYWORDS:
+        return name
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,66 @@
+"""What Spark reports of a query's batches, added up as they come.
+
+    {"input_rows": …, "late_rows": …, "state_rows": …, "changed_rows": …, "memory_bytes": …, "get_seconds": …}
+
+Source:  StreamingQueryProgress, Spark 4.3: `numInputRows`; of each of `stateOperators`
+`numRowsTotal`, `numRowsUpdated`, `numRowsDroppedByWatermark`, `memoryUsedBytes`, and of RocksDB in
+`customMetrics` `rocksdbGetLatency` (milliseconds of all reads of the batch) and `rocksdbGetCount`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+
+_TRACKS_ROWS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
+
+
+class ProgressCounts:
+    """Counts of one run of a query."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._last: tuple[str, int] | None = None
+        self._counts = {"input_rows": 0, "late_rows": 0, "changed_rows": 0}
+        self._now: dict[str, int | float] = {}
+        session = query._jsq.streamingQuery().sparkSessionForStream()
+        # Without it, RocksDB reports no rows at all.
+        self._counts_rows = str(session.conf().get(_TRACKS_ROWS, "true")).lower() == "true"
+
+    def look(self) -> dict[str, int | float]:
+        """The counts, with what Spark has reported since the last look.
+
+        Spark keeps the newest hundred reports: of more batches between two looks, some are missed.
+        """
+        reports = self._query._jsq.recentProgress()
+        new: list[dict[str, Any]] = []
+        for number in range(len(reports) - 1, -1, -1):
+            report = json.loads(reports[number].json())
+            mark = str(report["timestamp"]), int(report["batchId"])
+            if mark == self._last:
+                break
+            new.append(report)
+        for report in reversed(new):
+            self._add(report)
+            self._last = str(report["timestamp"]), int(report["batchId"])
+        return {**self._counts, **self._now}
+
+    def _add(self, report: dict[str, Any]) -> None:
+        operators = report["stateOperators"]
+        self._counts["input_rows"] += report["numInputRows"]
+        self._counts["late_rows"] += sum(each["numRowsDroppedByWatermark"] for each in operators)
+        self._counts["changed_rows"] += sum(each["numRowsUpdated"] for each in operators)
+        if not operators:
+            return
+        metrics = [each["customMetrics"] for each in operators]
+        if self._counts_rows or not any("rocksdbGetCount" in each for each in metrics):
+            self._now["state_rows"] = sum(each["numRowsTotal"] for each in operators)
+        self._now["memory_bytes"] = sum(each["memoryUsedBytes"] for each in operators)
+        gets = sum(each.get("rocksdbGetCount", 0) for each in metrics)
+        self._now.pop("get_seconds", None)
+        if gets:
+            self._now["get_seconds"] = sum(each.get("rocksdbGetLatency", 0) for each in metrics) / 1000 / gets

@@ -1,0 +1,1 @@
+"""SQL over the tables of a pond, by DuckDB."""

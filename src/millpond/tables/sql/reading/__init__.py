@@ -1,0 +1,1 @@
+"""How a statement reads tables: which rows and columns, in which order, and from where."""

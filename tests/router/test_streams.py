@@ -1,0 +1,212 @@
+"""Event streams and waiting requests of a router are bounded for each client, as those of a server, and ended ones make room."""
+
+from __future__ import annotations
+
+import json
+import re
+import selectors
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from attack.victim import wait_for
+from millpond.serve.access.tokens import add_token, remove_token
+from servers.shard_jobs import SHARDS, Job
+from servers.shards import routing, shard_servers
+
+EVENTS = {"accept": "text/event-stream"}
+STREAMS = 30
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return Job(tmp_path_factory.mktemp("streamed") / "job", seed=4)
+
+
+@pytest.fixture(scope="module")
+def urls(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    homes = tmp_path_factory.mktemp("homes")
+    with shard_servers(job.checkpoint.path, SHARDS, homes, "--history", f"{job.table}=forever") as servers:
+        yield [server.url for server in servers]
+
+
+@contextmanager
+def stream(url: str, path: str, token: str) -> Iterator[socket.socket]:
+    """An open event stream, after its first event; the client leaves at the end."""
+    place = urlsplit(url)
+    with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
+        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nAuthorization: Bearer {token}\r\n\r\n"
+        connection.sendall(head.encode())
+        data = b""
+        while b"event: changes" not in data:
+            part = connection.recv(65_536)
+            assert part, data
+            data += part
+        assert data.startswith(b"HTTP/1.1 200"), data
+        yield connection
+
+
+def condition(url: str, path: str, token: str, **headers: str) -> str:
+    """Why a request is refused; empty if it isn't."""
+    with httpx.stream("GET", url + path, headers={"authorization": f"Bearer {token}", **headers}, timeout=30) as answer:
+        if answer.status_code == 200:
+            return ""
+        answer.read()
+        assert answer.status_code in (401, 429)
+        assert answer.status_code == 401 or answer.headers["retry-after"] == "1"
+        found: str = answer.json()["error"]["condition"]
+        return found
+
+
+def test_each_client_has_its_share_of_streams_and_waits_and_gets_it_back(urls: list[str], job: Job, tmp_path: Path) -> None:
+    tokens, path = tmp_path / "readers.json", f"/tables/{job.table}/changes"
+    greedy, modest = (add_token(tokens, name, tables=["*"]) for name in ("greedy", "modest"))
+    bounds = ("--max-streams-per-client", "3", "--max-streams", "4", "--max-waits-per-client", "2", "--tokens", str(tokens))
+    with routing(*urls, *bounds) as url:
+        with ExitStack() as opened:
+            for _ in range(3):
+                opened.enter_context(stream(url, path, greedy))
+            for _ in range(20):
+                assert condition(url, path, greedy, **EVENTS) == "TOO_MANY_STREAMS"
+            statement = f"/sql/changes?_statement=SELECT+k,+v+FROM+%22{job.table}%22"
+            assert condition(url, statement, greedy, **EVENTS) == "TOO_MANY_STREAMS", "those of statements are counted with them"
+            assert condition(url, path, greedy) == "", "a page is no stream"
+            opened.enter_context(stream(url, path, modest))
+            assert condition(url, path, modest, **EVENTS) == "TOO_MANY_STREAMS", "all together have a limit, too"
+        for client in (greedy, modest):  # whose streams have ended
+            wait_for(lambda client=client: condition(url, path, client, **EVENTS) == "")
+        # Streams that end with an error give back their places.
+        for _ in range(5):
+            assert httpx.get(f"{url}{path}?_since=x", headers={**EVENTS, "authorization": f"Bearer {greedy}"}).status_code == 400
+        with ExitStack() as opened:
+            for _ in range(3):
+                wait_for(lambda: condition(url, path, greedy, **EVENTS) == "")
+                opened.enter_context(stream(url, path, greedy))
+            # A token that ends takes its streams along.
+            remove_token(tokens, "greedy")
+            with stream(url, path, modest) as stays:
+                wait_for(lambda: condition(url, path, greedy, **EVENTS) == "TOKEN_NEEDED")
+                for _ in range(2):
+                    wait_for(lambda: condition(url, path, modest, **EVENTS) == "")
+                assert stays.fileno() >= 0
+
+
+def test_requests_that_wait_for_changes_are_counted(urls: list[str], job: Job, tmp_path: Path) -> None:
+    tokens, path = tmp_path / "readers.json", f"/tables/{job.table}/changes?_wait_seconds="
+    greedy, modest = (add_token(tokens, name, tables=["*"]) for name in ("greedy", "modest"))
+    with routing(*urls, "--max-waits-per-client", "2", "--tokens", str(tokens)) as url, ExitStack() as opened:
+        place = urlsplit(url)
+        waiting = [opened.enter_context(socket.create_connection((place.hostname, place.port), timeout=20)) for _ in range(7)]
+        for each in waiting:
+            each.sendall(f"GET {path}25 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {greedy}\r\n\r\n".encode())
+        with selectors.DefaultSelector() as selector:
+            for each in waiting:
+                selector.register(each, selectors.EVENT_READ)
+            refused: list[socket.socket] = []
+            wait_for(lambda: refused.extend(drain(selector)) or len(refused) >= 5)
+            assert not selector.select(0.5), "two wait"
+        assert condition(url, f"{path}0.2", greedy) == "TOO_MANY_WAITS"
+        assert condition(url, f"{path}0.2", modest) == ""
+        opened.close()  # the client leaves
+        wait_for(lambda: condition(url, f"{path}0.2", greedy) == "")
+
+
+def drain(selector: selectors.BaseSelector) -> list[socket.socket]:
+    """The connections whose requests were refused since the last look."""
+    found = [key.fileobj for key, _ in selector.select(0.1)]
+    for each in found:
+        assert isinstance(each, socket.socket)
+        assert b"TOO_MANY_WAITS" in each.recv(65_536)
+        selector.unregister(each)
+    return found  # type: ignore[return-value]
+
+
+def test_requests_that_wait_for_a_bound_have_no_thread(urls: list[str], job: Job, tmp_path: Path) -> None:
+    """However many wait, others are answered; and a client has its share of waits."""
+    tokens = tmp_path / "readers.json"
+    greedy, modest = (add_token(tokens, name, tables=["*"]) for name in ("greedy", "modest"))
+    rows, later = f"/tables/{job.table}/rows?_limit=5", job.checkpoint.next_batch + 1000
+    with routing(*urls, "--max-waits-per-client", "150", "--tokens", str(tokens)) as url, ExitStack() as opened:
+        assert condition(url, rows, modest) == ""
+        place = urlsplit(url)
+        waiting = [opened.enter_context(socket.create_connection((place.hostname, place.port), timeout=20)) for _ in range(155)]
+        for each in waiting:
+            path = f"{rows}&_min_batch={later}&_wait_seconds=30"
+            each.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {greedy}\r\n\r\n".encode())
+        with selectors.DefaultSelector() as selector:
+            for each in waiting:
+                selector.register(each, selectors.EVENT_READ)
+            refused: list[socket.socket] = []
+            wait_for(lambda: refused.extend(drain(selector)) or len(refused) >= 5)
+            for _ in range(20):
+                assert condition(url, rows, modest) == ""
+            assert not selector.select(0.2), "the others wait still"
+        assert condition(url, f"{rows}&_min_batch={later}&_wait_seconds=1", greedy) == "TOO_MANY_WAITS"
+
+
+def test_a_request_that_waits_gets_the_batch_that_it_waits_for(job: Job, urls: list[str]) -> None:
+    rows = f"/tables/{job.table}/rows"
+    with routing(*urls) as url, ThreadPoolExecutor(1) as asking, httpx.Client(base_url=url, timeout=60) as client:
+        wanted = job.checkpoint.next_batch
+        options = {"_min_batch": wanted, "_wait_seconds": 30, "_limit": 1000}
+        asked = asking.submit(client.get, rows, params=options)
+        with pytest.raises(TimeoutError):
+            asked.result(1.0)
+        job.commit()
+        answer = asked.result(30).json()
+        assert answer["batch"] == wanted
+        assert answer["rows"] == client.get(rows, params={"_limit": 1000}).json()["rows"]
+        late = client.get(rows, params={**options, "_min_batch": wanted + 5, "_wait_seconds": 1}).json()["error"]
+        assert late["condition"] == "NOT_UP_TO_BOUND"
+        assert 1 <= late["context"]["waited_seconds"] < 20
+        assert "after 1 seconds" in late["message"]
+
+
+def reads_of_changes(url: str) -> float:
+    """How many pages of changes a server has been asked for."""
+    counts = re.findall(
+        r'^millpond_requests_total\{door="http",route="changes\w*".*\} (\S+)$', httpx.get(f"{url}/metrics").text, re.M
+    )
+    return sum(map(float, counts))
+
+
+def test_all_streams_at_one_place_are_read_once(job: Job, urls: list[str], tmp_path: Path) -> None:
+    """Servers are asked once for each batch, however many clients wait for it at a router."""
+    token, path = add_token(tmp_path / "readers.json", "reader", tables=["*"]), f"/tables/{job.table}/changes"
+    with routing(*urls, "--tokens", str(tmp_path / "readers.json")) as url, ExitStack() as opened:
+        streams = [opened.enter_context(stream(url, path, token)) for _ in range(STREAMS)]
+        for _ in range(3):
+            before = [reads_of_changes(each) for each in urls]
+            wanted = job.checkpoint.next_batch
+            job.commit()
+            for each in streams:
+                data = b""
+                while b'"batch":%d,' % wanted not in data:
+                    part = each.recv(65_536)
+                    assert part, data
+                    data += part
+            after = [reads_of_changes(each) for each in urls]
+            assert all(1 <= b - a < STREAMS for a, b in zip(before, after, strict=True)), (before, after)
+
+
+def test_all_that_wait_for_changes_at_one_place_share_them(job: Job, urls: list[str]) -> None:
+    path = f"/tables/{job.table}/changes"
+    with routing(*urls) as url, ThreadPoolExecutor(STREAMS) as asking, httpx.Client(base_url=url, timeout=60) as client:
+        options = {"_since": client.get(path).json()["token"], "_wait_seconds": 30}
+        asked = [asking.submit(httpx.get, url + path, params=options, timeout=60) for _ in range(STREAMS)]
+        with pytest.raises(TimeoutError):
+            asked[-1].result(2.0)
+        before = [reads_of_changes(each) for each in urls]
+        wanted = job.checkpoint.next_batch
+        job.commit()
+        answers = [each.result(30).json() for each in asked]
+        assert answers[0]["changes"]
+        assert {(each["batch"], json.dumps(each["changes"])) for each in answers} == {(wanted, json.dumps(answers[0]["changes"]))}
+        after = [reads_of_changes(each) for each in urls]
+        assert all(1 <= b - a < STREAMS / 2 for a, b in zip(before, after, strict=True)), (before, after)

@@ -1,0 +1,186 @@
+"""Metrics pushed by OTLP: a collector that reads OpenTelemetry's own messages gets what /metrics shows."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from prometheus_client.parser import text_string_to_metric_families
+
+from millpond.serve.process.server import check_otlp
+from oracles.ends import condition_of
+from servers.serving import serving, wait_until_ready
+from spark_files.checkpoint import WrittenCheckpoint
+
+# Metrics that go on while a test looks.
+MOVING = ("process_", "millpond_age", "millpond_behind", "millpond_event_lag", "millpond_request", "millpond_connections")
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+class Collector:
+    """Keeps what it is sent; answers with `status`, after `pause_seconds`."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[dict[str, str], ExportMetricsServiceRequest]] = []
+        self.status, self.pause_seconds = 200, 0.0
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                data = self.rfile.read(int(self.headers["content-length"]))
+                time.sleep(collector.pause_seconds)
+                if collector.status == 200 and self.path == "/v1/metrics":
+                    if self.headers.get("content-encoding") == "gzip":
+                        data = gzip.decompress(data)
+                    headers = {name.lower(): value for name, value in self.headers.items()}
+                    collector.requests.append((headers, ExportMetricsServiceRequest.FromString(data)))
+                self.send_response(collector.status)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_words: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def series(self) -> dict[Series, Any]:
+        """The newest push, as /metrics names it; of histograms the counts by upper bound."""
+        found: dict[Series, Any] = {}
+        for metric in self.requests[-1][1].resource_metrics[0].scope_metrics[0].metrics:
+            kind = metric.WhichOneof("data")
+            for point in getattr(metric, kind).data_points:
+                labels = frozenset((each.key, each.value.string_value) for each in point.attributes)
+                if kind == "histogram":
+                    below = 0
+                    for bound, number in zip((*point.explicit_bounds, float("inf")), point.bucket_counts, strict=True):
+                        below += number
+                        found[f"{metric.name}_bucket", labels | {("le", "+Inf" if bound == float("inf") else str(bound))}] = below
+                    found[f"{metric.name}_sum", labels] = point.sum
+                    found[f"{metric.name}_count", labels] = point.count
+                    assert point.start_time_unix_nano <= point.time_unix_nano
+                else:
+                    name = f"{metric.name}_total" if kind == "sum" else metric.name
+                    found[name, labels] = point.as_double if point.WhichOneof("value") == "as_double" else point.as_int
+                    if kind == "sum":
+                        assert metric.sum.is_monotonic
+                        assert metric.sum.aggregation_temporality == 2
+                        assert 0 < point.start_time_unix_nano <= point.time_unix_nano
+                unit = {"seconds": "s", "bytes": "By"}.get(metric.name.rpartition("_")[2], "")
+                assert metric.unit == unit
+        return found
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.server.shutdown()
+        made.server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> WrittenCheckpoint:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck")
+    for n in range(3):
+        checkpoint.plan([("a", n), ("bb", n)], snapshot=not n)
+        checkpoint.commit()
+    return checkpoint
+
+
+def wait_for(collector: Collector, more: int, seconds: float = 30) -> None:
+    wanted, deadline = len(collector.requests) + more, time.monotonic() + seconds
+    while len(collector.requests) < wanted:
+        assert time.monotonic() < deadline, "nothing was pushed"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_collector_gets_what_metrics_shows(
+    job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.name=pond")
+    with collector() as made, serving(job.path, "--otlp", made.url, "--workers", str(workers), home=tmp_path / "home") as (url, _):
+        with httpx.Client(base_url=url) as client:
+            wait_until_ready(client)
+            for _ in range(7):
+                client.get("/tables/ck.aggregate_0/rows?k=a")
+            client.get("/tables/nothing/rows?k=a")
+            time.sleep(1.2)  # processes write their counts for each other once a second
+            wait_for(made, 2)
+            shown = {
+                (sample.name, frozenset(sample.labels.items())): sample.value
+                for family in text_string_to_metric_families(client.get("/metrics").text)
+                for sample in family.samples
+                if not sample.name.endswith("_created")
+            }
+            pushed = made.series()
+            requests = ("millpond_requests_total", frozenset({("door", "http"), ("route", "rows"), ("status", "200")}))
+            deadline = time.monotonic() + 20
+            while made.series().get(requests) != 7:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        headers, request = made.requests[-1]
+        resource = {each.key: each.value.string_value for each in request.resource_metrics[0].resource.attributes}
+    assert (headers["authorization"], headers["content-encoding"]) == ("secret", "gzip")
+    assert (resource["service.name"], resource["deployment.environment"]) == ("pond", "test")
+    still = {series for series in shown if not series[0].startswith(MOVING)}
+    assert {series[0] for series in still} >= {"millpond_batch", "millpond_job_batch", "millpond_state_bytes", "millpond_rows"}
+    assert {series: pushed[series] for series in still} == {series: shown[series] for series in still}
+    # /metrics counts the request for itself, and that of the route `metrics` only after the push.
+    assert {series for series in pushed if not dict(series[1]).get("route")} == {s for s in shown if not dict(s[1]).get("route")}
+
+
+def test_a_collector_that_fails_hangs_or_comes_late_keeps_nobody_from_reading(
+    job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    with collector() as made:
+        made.status = 400
+        log = tmp_path / "log"
+        with (
+            log.open("wb") as stderr,
+            serving(job.path, "--otlp", made.url, home=tmp_path / "home", stderr=stderr) as (url, process),
+            httpx.Client(base_url=url) as client,
+        ):
+            wait_until_ready(client)
+            deadline = time.monotonic() + 20
+            while "otlp.failed" not in log.read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert "TARGET_UNAVAILABLE" in log.read_text()
+            assert client.get("/tables/ck.aggregate_0/rows?k=a").json()["rows"][0]["v"] == 2
+            made.status = 200
+            wait_for(made, 1)
+            made.pause_seconds = 30
+            time.sleep(0.3)
+            began = time.monotonic()
+            process.terminate()
+            assert process.wait(20) == 0
+            assert time.monotonic() - began < 20
+        made.pause_seconds = 0
+
+
+@pytest.mark.parametrize("address", ["collector:4318", "http://", "http://c:1/?a=1", "ftp://c"])
+def test_an_address_that_is_none_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert condition_of(lambda: check_otlp(address)) == "INVALID_REQUEST"
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "soon")
+    assert condition_of(lambda: check_otlp("http://collector:4318")) == "INVALID_REQUEST"

@@ -1,0 +1,81 @@
+"""What samples say of Spark's own reports: rows read, late, in state; a new run counts from nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+from pyspark.sql import functions as sf
+
+import millpond
+from inputs.event_file import write_event_file
+from millpond.catalogue import job_of
+from millpond.operate.measure import JobMeter
+from millpond.operate.sample import Sample
+from millpond.spark.progress import _TRACKS_ROWS, ProgressCounts
+from millpond.spark.start import PROVIDER, ROCKSDB
+
+BEGIN = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+
+
+def feed(folder: Path, file: int, minutes: list[int]) -> None:
+    rows = [{"at": (BEGIN + dt.timedelta(minutes=minute)).isoformat(), "k": f"k{minute % 3}"} for minute in minutes]
+    write_event_file(folder, file, rows)
+
+
+def sampled(folder: Any, input_rows: int) -> Sample:
+    """A sample, once the job's heartbeat has so many rows."""
+    deadline = time.monotonic() + 60
+    while True:
+        sample = JobMeter(folder).look()
+        if sample.input_rows == input_rows:
+            return sample
+        assert time.monotonic() < deadline, sample
+        time.sleep(0.2)
+
+
+def test_a_job_reports_its_rows(spark: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Of batches that come quicker than looks, too."""
+    source = tmp_path / "in"
+    source.mkdir()
+    feed(source, 0, [0, 1, 2])
+    rows = spark.readStream.schema("at timestamp, k string").option("maxFilesPerTrigger", 1).json(str(source))
+    counts = rows.withWatermark("at", "10 minutes").groupBy(sf.window("at", "5 minutes"), "k").count()
+    folder = job_of(tmp_path / "pond", "counts")
+    for name, value in ((PROVIDER, ROCKSDB), (_TRACKS_ROWS, "true")):
+        before = spark.conf.get(name, value)
+        spark.conf.set(name, value)
+        request.addfinalizer(lambda name=name, before=before: spark.conf.set(name, before))
+    with millpond.start(counts, table="counts", pond=tmp_path / "pond", partitions=2) as job:
+        every = ProgressCounts(job.query)
+        job.wait_for_batch(0, 60)
+        feed(source, 1, [60, 61])  # the watermark goes to minute 51
+        first = sampled(folder, 5)
+        for file in range(2, 6):
+            feed(source, file, [1, 2, 70 + file])  # two of each are late
+        sample = sampled(folder, 17)
+        assert sample.late_rows == 8
+        assert sample.state_rows in (4, 6)  # of minutes 60, 61, 72 to 75, of which the first two expire
+        assert sample.changed_rows is not None
+        assert sample.changed_rows >= 9
+        # A batch that reads nothing, after the last one with rows, has no mean.
+        assert all(0 <= each < 60 for each in (first.get_seconds, sample.get_seconds) if each is not None)
+        assert first.get_seconds is not None or sample.get_seconds is not None
+        assert sample.memory_bytes
+        assert (sample.starts, sample.job_state) == (1, "running")
+        found = every.look()
+        assert {"input_rows": 17, "late_rows": 8}.items() <= found.items()
+        assert every.look() == found
+    stopped = JobMeter(folder).look()
+    assert (stopped.job_state, stopped.input_rows) == ("stopped", None)
+    assert stopped.recovery_seconds is not None
+    feed(source, 6, [80, 81])
+    spark.conf.set(_TRACKS_ROWS, "false")
+    with millpond.start(counts, table="counts", pond=tmp_path / "pond"):
+        again = sampled(folder, 2)
+        assert (again.starts, again.state_rows) == (2, None)
