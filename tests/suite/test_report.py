@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from suite.waiting import wait_until
 
 TESTS = Path(__file__).parents[1]
 SKIPPED = """
@@ -23,13 +27,22 @@ def test_fails():
 """
 
 
-def run(folder: Path, *options: str, ci: bool) -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *options: str, ci: bool) -> dict[str, Any]:
+    """Arguments of `subprocess.run` for a run of pytest in that folder."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
     # The plugins that are installed take seconds of a core to load, in each process.
     environment |= {"PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **({"CI": "true"} if ci else {})}
     plugins = [part for plugin in ("xdist", "suite.report", "no:cacheprovider") for part in ("-p", plugin)]
-    command = [sys.executable, "-m", "pytest", "-q", *plugins, *options, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=300)
+    return {
+        "args": [sys.executable, "-m", "pytest", "-q", *plugins, *options, str(folder)],
+        "text": True,
+        "env": environment,
+        "cwd": folder,
+    }
+
+
+def run(folder: Path, *options: str, ci: bool) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(**command(folder, *options, ci=ci), capture_output=True, timeout=300)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +84,85 @@ def test_the_time_left_goes_by_the_pace_of_this_machine(tmp_path: Path) -> None:
         assert left[0] == (10.0 if not processes else 5.0)
         assert left[-1] == 0.0
         assert len(left) > 4
+
+
+LATE = """
+import pathlib
+import pytest
+from suite import waiting
+
+waiting.LEAST_SECONDS = 0
+TRIES = pathlib.Path(__file__).with_name("tries")
+
+def once(test, seen):
+    with TRIES.open("a") as file:
+        file.write(test + "\\n")
+    if TRIES.read_text().split().count(test) == 1:
+        waiting.wait_until(lambda: seen, "a batch", seconds=0.01)
+
+def test_late():
+    once("late", [])
+
+def test_sound():
+    pass
+"""
+ALWAYS_LATE = "\ndef test_never():\n    waiting.wait_until(lambda: 'unseen' and 0, 'what never comes', seconds=0.01)\n"
+WRONG_ONCE = """
+def test_wrong_once():
+    with TRIES.open("a") as file:
+        file.write("wrong ")
+    assert TRIES.read_text().count("wrong") > 1
+"""
+LATE_AND_WRONG = """
+@pytest.fixture
+def broken():
+    yield
+    assert 1 + 1 == 3
+
+def test_with_a_broken_end(broken):
+    once("broken", [])
+"""
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2")])
+def test_what_waited_in_vain_has_a_second_try_in_groups_with_real_jobs(processes: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(LATE)
+    done = run(tmp_path, "--group", "faults", *processes, ci=False)
+    assert done.returncode == 0, done.stdout
+    assert "FLAKY test_it.py::test_late: waited 0.01 s for a batch; saw last: []; alone it passed" in done.stdout
+    assert "FAILED" not in done.stdout
+    [flaky] = json.loads((tmp_path / "build" / "flaky.json").read_text())
+    assert (flaky["test"], flaky["group"], flaky["alone"]) == ("test_it.py::test_late", "faults", "passed")
+
+
+@pytest.mark.parametrize(
+    ("group", "more", "failed", "tried"),
+    [
+        ("fast", "", "test_late", []),
+        ("spark", ALWAYS_LATE, "test_never", ["test_late", "test_never"]),
+        ("spark", WRONG_ONCE, "test_wrong_once", ["test_late"]),
+        ("spark", LATE_AND_WRONG, "test_with_a_broken_end", ["test_late"]),
+    ],
+)
+def test_nothing_else_has_one(group: str, more: str, failed: str, tried: list[str], tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(LATE + more)
+    result = tmp_path / "result.json"
+    result.write_text('{"another": {"tests": 1}}')
+    done = run(tmp_path, "--group", group, "--result", str(result), ci=False)
+    assert done.returncode == 1, done.stdout
+    written = json.loads(result.read_text())
+    assert set(written) == {"another", group}
+    assert written[group]["failures"] == [f"test_it.py::{failed}"]
+    assert [again["test"].partition("::")[2] for again in written[group]["flaky"]] == tried
+
+
+def test_a_group_that_is_ended_by_a_signal_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("import time\n\ndef test_long():\n    open('began', 'w').close()\n    time.sleep(600)\n")
+    for processes in ((), ("-n", "2")):
+        with subprocess.Popen(**command(tmp_path, "--group", "fast", *processes, ci=False), stdout=subprocess.PIPE) as running:
+            wait_until((tmp_path / "began").exists, "the test's begin", unless=running.poll)
+            running.terminate()
+            said, _ = running.communicate(timeout=60)
+        assert running.returncode == 143
+        assert "SIGTERM in group fast" in said
+        (tmp_path / "began").unlink()
