@@ -26,6 +26,8 @@ else
     done
     [ -n "$python" ] || die "No Python of 3.11 to 3.14 found. Install one (Debian, Ubuntu: apt install python3 python3-venv), or name it: make PYTHON=…"
 fi
+left=$(df -Pk . | awk 'NR == 2 { print int($4 / 1024) }')
+[ "$left" -ge 2500 ] || die "The disk of $PWD has $left MiB left, and .venv needs 2,500."
 "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
     die "This Python can't make virtual environments. Install its venv module (Debian, Ubuntu: apt install python3-venv)."
 
