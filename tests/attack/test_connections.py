@@ -38,7 +38,7 @@ def _push(connection: socket.socket, data: bytes, seconds: float) -> int:
 
 @pytest.mark.parametrize(
     "request_bytes",
-    a_few([HOT, LIVE, LARGE, b"GET /tables HTTP/1.1\r\nHost: localhost\r\n\r\n", HOT + LARGE], 2),
+    a_few([HOT, LIVE, LARGE, b"GET /tables HTTP/1.1\r\nHost: localhost\r\n\r\n", HOT + LARGE], 1),
     ids=["the quick route", "small answers", "large answers", "a list", "both by turns"],
 )
 def test_requests_without_end_whose_answers_nobody_reads(attacked: Attacked, request_bytes: bytes) -> None:
@@ -100,6 +100,7 @@ def test_a_large_answer_that_is_read_slowly_comes_whole(attacked: Attacked) -> N
     assert len(body) == length
 
 
+@pytest.mark.long
 def test_unread_answers_of_all_clients_together_are_bounded(attacked: Attacked) -> None:
     victim = attacked("--send-seconds", "60", "--max-unread-bytes", "8000000")
     with ExitStack() as opened:
@@ -161,6 +162,7 @@ def test_a_server_with_few_descriptors_keeps_answering(attacked: Attacked, job: 
             server.wait(30)
 
 
+@pytest.mark.long
 def test_connections_that_never_speak_tls_are_bounded_and_end(attacked: Attacked, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     victim = attacked("--tls-cert", str(cert), "--tls-key", str(key), "--header-seconds", "2", "--max-connections", "60")

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import httpx
+import pytest
 
 from attack.conftest import commit
 from attack.victim import PATIENCE_SECONDS, Victim, wait_for
@@ -94,6 +95,7 @@ ATTACKS: dict[str, Callable[[Path, Path, str], object]] = {
 }
 
 
+@pytest.mark.long
 def test_files_of_other_jobs_dont_reach_a_live_server(tmp_path: Path, metadata_service: tuple[str, list[str]]) -> None:
     pond, outside, (url, asked) = tmp_path / "pond", tmp_path / "outside", metadata_service
     outside.mkdir()

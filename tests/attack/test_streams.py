@@ -186,6 +186,7 @@ def test_guesses_of_tokens_are_limited_and_a_right_one_is_let_in_meanwhile(attac
         assert client.get("/livez").status_code == 200
 
 
+@pytest.mark.long
 def test_streams_that_nobody_reads_are_left(attacked: Attacked, job: WrittenCheckpoint) -> None:
     victim = attacked(*HISTORY, "--send-seconds", "2", "--max-streams", "60")
     stop = threading.Event()

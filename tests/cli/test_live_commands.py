@@ -127,6 +127,7 @@ def test_changes_of_a_server_are_followed(job: WrittenCheckpoint, tmp_path: Path
     assert not (tmp_path / "home").exists(), "a server's reader keeps no replica"
 
 
+@pytest.mark.long
 def test_commands_ask_a_server_with_a_token_or_are_told_that_it_wants_one(job: WrittenCheckpoint, tmp_path: Path) -> None:
     token = add_token(tmp_path / "readers.json", "me", tables=["job.*"])
     with _start(tmp_path / "server", "serve", str(job.path), "--port", "0", "--tokens", str(tmp_path / "readers.json")) as server:

@@ -36,6 +36,7 @@ from millpond.tables.scan.keys import KeyReader
 from millpond.wire.answers import answer_json
 from millpond.wire.rows import row_writer
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.sizes import a_few
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {
@@ -45,7 +46,7 @@ CELLS = {
 }
 FAST, SLOW, WINDOWS, SESSIONS = "fast.aggregate_0", "slow.aggregate_0", "windows.aggregate_0", "sessions.sessions_0"
 TABLES = (FAST, SLOW, WINDOWS, SESSIONS)
-CASES = [FAST, WINDOWS, SESSIONS, pytest.param(SLOW, marks=pytest.mark.long)]  # one more job of the first kind
+CASES = a_few([WINDOWS, FAST, SESSIONS, SLOW], 1)
 # These tables are of a job that has fewer batches than the others; the TTL of all their rows has passed.
 EXPIRED = ("ttl.transform_0_short", "ttl.transform_0_list", "ttl.transform_0_map")
 Answer = dict[str, Any]

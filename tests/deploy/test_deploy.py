@@ -48,6 +48,7 @@ def test_the_container_file_has_nothing_that_hadolint_complains_of() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.long
 def test_the_container_has_all_that_the_package_is_built_of(tmp_path: Path) -> None:
     """A build from only those files that the Containerfile copies."""
     for copied in re.findall(r"(?m)^COPY ((?!--from).*)$", (DEPLOY / "Containerfile").read_text()):

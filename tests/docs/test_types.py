@@ -20,6 +20,7 @@ import pytest
 import millpond
 from millpond.schema.types import SparkType
 from millpond.schema.values import to_json, to_text
+from suite.sizes import a_few
 
 DOCS = Path(__file__).parents[2] / "docs"
 TYPES = [
@@ -150,7 +151,9 @@ def run(types_pond: Path, door_home: Path, http_door: str) -> Any:
 
 @pytest.mark.parametrize(
     "name",
-    ["long", "double", "wide_decimal", "string", "binary", "timestamp", "date", "struct", "struct_of_times", "nested_struct"],
+    a_few(
+        ["long", "double", "wide_decimal", "string", "binary", "timestamp", "date", "struct", "struct_of_times", "nested_struct"], 3
+    ),
 )
 def test_the_command_line_finds_the_first_value_and_null(name: str, run: Any, type_cases: ModuleType) -> None:
     case = type_cases.CASES[name][1][-1]
@@ -161,7 +164,7 @@ def test_the_command_line_finds_the_first_value_and_null(name: str, run: Any, ty
         assert (row["k"], row["n"], row["again"]) == (data, 2, data)
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", a_few(TYPES, 4))
 def test_the_command_line_shows_all_values(name: str, run: Any, type_cases: ModuleType) -> None:
     done = run("scan", name)
     assert done.returncode == 0, done.stderr

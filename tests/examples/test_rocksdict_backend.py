@@ -46,7 +46,7 @@ class TestRocksdict(BackendContract):
         return choose_backend("rocksdict").open(path, self.settings)
 
 
-@pytest.mark.parametrize("cell", a_few(CELLS_OF_NOW, 6))
+@pytest.mark.parametrize("cell", a_few(CELLS_OF_NOW, 3))
 def test_a_replica_in_it_equals_one_in_memory_at_every_batch(golden: Callable[[str], Any], tmp_path: Path, cell: str) -> None:
     copy = golden(cell)
     if (copy.source / "definition.json").exists():
@@ -77,6 +77,7 @@ def changes_of(table: millpond.Table) -> Any:
         return error.condition
 
 
+@pytest.mark.long
 def test_a_server_keeps_its_replicas_in_it_and_other_processes_are_told(tmp_path: Path, installed: Path) -> None:
     job = WrittenCheckpoint(tmp_path / "job")
     job.plan([("a", 1), ("b", 2)], snapshot=False)

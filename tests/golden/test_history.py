@@ -29,7 +29,7 @@ PUT = {"insert", "update"}
 CELLS_OF_NOW = [cell for cell in CELLS if "/" not in cell or cell.startswith("spark-4.3")]
 # Small: each cell in one of the two, by turns.
 _PLACES = (("memory", "lmdb"), ("lmdb", "memory"))
-KEPT = a_few([(cell, kept_in) for n, cell in enumerate(CELLS_OF_NOW) for kept_in in _PLACES[n % 2]], len(CELLS_OF_NOW))
+KEPT = a_few([(cell, kept_in) for n, cell in enumerate(CELLS_OF_NOW) for kept_in in _PLACES[n % 2]], len(CELLS_OF_NOW) // 2)
 _TRANSFORM = ("transformWithStateInPandasExec", "transformWithStateInPySparkExec")
 # (operator, whether its rows have a TTL) -> the kinds of change of its rows
 KINDS = {
@@ -134,12 +134,15 @@ def reached(serving: list[Any]) -> int:
 
 @pytest.mark.parametrize(
     ("cell", "kind"),
-    [
-        ("spark-4.3/windows-hdfs", "expire"),
-        ("spark-4.3/dedupe-hdfs", "expire"),
-        ("spark-4.3/sessions-hdfs", "remove"),
-        ("spark-4.3/transform-ttl-rocksdb-changelog", "remove"),
-    ],
+    a_few(
+        [
+            ("spark-4.3/windows-hdfs", "expire"),
+            ("spark-4.3/dedupe-hdfs", "expire"),
+            ("spark-4.3/sessions-hdfs", "remove"),
+            ("spark-4.3/transform-ttl-rocksdb-changelog", "remove"),
+        ],
+        2,
+    ),
 )
 def test_why_rows_went_in_batches_that_are_known_as_one_is_said_where_it_is_certain(
     golden: Callable[[str], Any], cell: str, kind: str
@@ -225,7 +228,7 @@ def test_the_last_value_of_each_row_that_expired_is_known_unless_its_batch_may_h
 
 
 @pytest.mark.parametrize("missed", [0, 1])
-@pytest.mark.parametrize("cell", [c for c in CELLS if EXPIRING.fullmatch(c)])
+@pytest.mark.parametrize("cell", a_few([c for c in CELLS if EXPIRING.fullmatch(c)], 5))
 def test_rows_that_expired_are_there_after_the_machine_started_again(
     golden: Callable[[str], Any], tmp_path: Path, cell: str, missed: int
 ) -> None:

@@ -33,7 +33,7 @@ time.sleep(60)
 """
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.long)])
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     """A job's folder."""
     if request.param == "local":
@@ -99,6 +99,7 @@ def test_a_lease_of_a_job_that_never_was_leaves_nothing(folder: Storage) -> None
     assert folder.names() == []
 
 
+@pytest.mark.long
 def test_of_several_at_once_one_has_it(folder: Storage) -> None:
     """First when there is none, then when the last one has run out."""
     for is_first in (True, False):

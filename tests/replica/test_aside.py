@@ -68,7 +68,7 @@ class QuickJob(Batches):
         job.clean(keep=KEPT)
 
 
-@pytest.fixture(params=["same disk", "other disk"])
+@pytest.fixture(params=["same disk", pytest.param("other disk", marks=pytest.mark.long)])
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     if request.param == "same disk":
         yield tmp_path / "home"

@@ -52,6 +52,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("millpond-awaited")]
 
 
+@pytest.mark.long
 def test_each_call_has_its_own_answer_while_others_are_cancelled(urls: list[str], whole: millpond.Table) -> None:
     draw, expected = random.Random(1), {key: whole.get(key) for key in KEYS}
     assert len({repr(row) for row in expected.values()}) > 10

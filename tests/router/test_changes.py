@@ -116,6 +116,7 @@ def test_what_is_no_place_is_refused(sharded: Any, whole: Any, servers: list[Sha
         assert condition_of(lambda: pond[job.table].changes(token)) in ("INVALID_TOKEN", "HISTORY_GONE")
 
 
+@pytest.mark.long
 def test_a_shard_that_was_built_again_elsewhere_isnt_taken_for_the_same(
     sharded: Any, whole: Any, servers: list[ShardServer], job: Job, tmp_path: Path
 ) -> None:

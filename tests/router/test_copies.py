@@ -59,6 +59,7 @@ def until_there(server: ShardServer, job: Job) -> None:
         one[job.table].get_all((), bounds=newest)
 
 
+@pytest.mark.long
 def test_a_copy_that_lost_its_history_doesnt_hide_that_of_the_other(job: Job, whole: millpond.Pond, tmp_path: Path) -> None:
     name, draw = job.table, random.Random(12)
     with (
@@ -96,6 +97,7 @@ def test_a_copy_that_lost_its_history_doesnt_hide_that_of_the_other(job: Job, wh
         assert counted > 40
 
 
+@pytest.mark.long
 def test_a_late_copy_makes_no_answer_wrong_and_hides_no_change(job: Job, whole: millpond.Pond, tmp_path: Path) -> None:
     name, draw, late = job.table, random.Random(5), tmp_path / "late" / "job"
     keeps = ("--history", f"{name}=forever")

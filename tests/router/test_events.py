@@ -103,6 +103,7 @@ def events(draw: random.Random, newest: int, *, plain: bool) -> Iterator[dict[st
     yield from ({"offset": "views:0:1", "line": 3}, {"offset": "views:0:1", "bounds": millpond.Bounds(min_batch=10**6)})
 
 
+@pytest.mark.long
 def test_an_event_is_where_one_server_says(job: Windows, whole: millpond.Table, servers: list[ShardServer], tmp_path: Path) -> None:
     draw, found, urls = random.Random(2), Counter[Any](), [server.url for server in servers]
     with (

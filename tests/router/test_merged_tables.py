@@ -129,6 +129,7 @@ def both(sharded: ShardedPond, whole: millpond.Pond) -> Both:
     return Both(sharded, whole)
 
 
+@pytest.mark.long
 def test_reads_by_every_index_are_in_the_order_of_the_whole(both: Both, indexes: dict[str, list[tuple[str, ...]]]) -> None:
     compared = 0
     for name, some in indexes.items():

@@ -62,6 +62,7 @@ def until(seconds: float, is_so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_no_rows_are_left_out_when_a_job_has_more_partitions_than_the_servers_name(tmp_path: Path) -> None:
     job, other = written(tmp_path / "job", 4), written(tmp_path / "other" / "job", 8, "job-2")
     with shard_servers(job.path, ["0-1", "2-3"], tmp_path / "homes") as servers, connected(servers) as pond:
@@ -79,6 +80,7 @@ def test_no_rows_are_left_out_when_a_job_has_more_partitions_than_the_servers_na
                     conditions.add(error.condition)
 
 
+@pytest.mark.long
 def test_a_replaced_job_is_read_though_a_dead_server_had_a_later_batch_of_the_old_one(tmp_path: Path) -> None:
     job, other = written(tmp_path / "job", 4), written(tmp_path / "other" / "job", 4, "job-2")
     for _ in range(3):
@@ -109,6 +111,7 @@ def test_a_server_of_everything_takes_over_from_a_shard_that_is_gone(tmp_path: P
         assert all(table.get(k=f"k{n}")["v"] == n for n in range(0, KEYS, 20))
 
 
+@pytest.mark.long
 def test_other_names_of_columns_are_learnt_from_servers_that_answer(tmp_path: Path) -> None:
     job = written(tmp_path / "job", 4)
     with shard_servers(job.path, ["1/2", "1/2", "2/2"], tmp_path / "homes") as servers, connected(servers) as pond:
@@ -184,6 +187,7 @@ def test_a_copy_that_hangs_is_left_alone_while_the_other_answers(tmp_path: Path)
             assert max(took) < 8
 
 
+@pytest.mark.long
 def test_a_copy_that_came_after_the_first_look_is_asked_when_the_other_one_hangs(tmp_path: Path) -> None:
     job = written(tmp_path / "job", 4)
     settings = RouterSettings(client=ClientSettings(timeout_seconds=2, tries=2), common_batch_seconds=1)

@@ -214,6 +214,7 @@ def streaming(url: str, **query: str) -> Iterator[Iterator[tuple[str, str, Any]]
         yield events()
 
 
+@pytest.mark.long
 def test_a_router_streams_the_changes_of_a_statement(
     sharded: Any, servers: list[ShardServer], whole: millpond.Pond, job: Job
 ) -> None:

@@ -48,7 +48,7 @@ def whole(types_pond: Path) -> Iterator[millpond.Pond]:
         yield pond
 
 
-@pytest.mark.parametrize("name", a_few(TYPES, 6))
+@pytest.mark.parametrize("name", a_few(TYPES, 3))
 def test_a_client_reads_a_router_as_a_server(asked: RemotePond, whole: millpond.Pond, name: str) -> None:
     table, there, draw = asked[name], whole[name], random.Random(name)
     rows = there.scan()

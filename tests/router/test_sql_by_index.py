@@ -121,6 +121,7 @@ def test_conditions_and_orders_of_an_index_are_those_of_the_whole(sharded: Shard
     assert all(any(way in how for how in of_index) for way in ("in its order until LIMIT", "against its order until LIMIT"))
 
 
+@pytest.mark.long
 def test_a_router_answers_by_an_index_as_a_server(urls: list[str], whole: millpond.Pond, sharded: ShardedPond, job: Job) -> None:
     draw, hows = random.Random(2), Counter[str]()
     catch_up(sharded[job.table], whole[job.table])

@@ -127,6 +127,7 @@ def drain(selector: selectors.BaseSelector) -> list[socket.socket]:
     return found  # type: ignore[return-value]
 
 
+@pytest.mark.long
 def test_requests_that_wait_for_a_bound_have_no_thread(urls: list[str], job: Job, tmp_path: Path) -> None:
     """However many wait, others are answered; and a client has its share of waits."""
     tokens = tmp_path / "readers.json"
@@ -195,6 +196,7 @@ def test_all_streams_at_one_place_are_read_once(job: Job, urls: list[str], tmp_p
             assert all(1 <= b - a < STREAMS for a, b in zip(before, after, strict=True)), (before, after)
 
 
+@pytest.mark.long
 def test_all_that_wait_for_changes_at_one_place_share_them(job: Job, urls: list[str]) -> None:
     path = f"/tables/{job.table}/changes"
     with routing(*urls) as url, ThreadPoolExecutor(STREAMS) as asking, httpx.Client(base_url=url, timeout=60) as client:

@@ -25,7 +25,7 @@ from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
 from oracles.ends import condition_of, ends_of
 from spark_files.checkpoint import WrittenCheckpoint
-from suite.sizes import examples
+from suite.sizes import a_few, examples
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ plan.run()
 """
 
 
-@pytest.mark.parametrize("what", ["create", "restore", "rescale"])
+@pytest.mark.parametrize("what", a_few(["create", "restore", "rescale"], 1))
 def test_a_command_that_is_killed_leaves_all_or_nothing_to_use(job: WrittenCheckpoint, tmp_path: Path, what: str) -> None:
     """Whenever it is killed: nothing takes what it leaves for whole, and the same command can be given again."""
     for batch in range(6, 60):

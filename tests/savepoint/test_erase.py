@@ -293,6 +293,7 @@ def test_a_killed_erasure_is_run_again(job: WrittenCheckpoint, tmp_path: Path) -
         assert bytes_left(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_killed_erasure_in_rocksdb_is_run_again(tmp_path: Path) -> None:
     """Savepoints share SSTs with each other, and the checkpoint changes in one exchange of names."""
     place = tmp_path / "work/job"

@@ -87,6 +87,7 @@ def test_a_new_savepoint_is_whole_or_incomplete(root: str, tmp_path: Path, comma
     assert ends == {(), ("new",)}
 
 
+@pytest.mark.long
 def test_a_deletion_leaves_the_others_whole(root: str) -> None:
     pond = f"{root}/pond"
     steps, ends = run_killed(0, pond, "delete", "s1"), set()

@@ -29,7 +29,7 @@ from savepoint.test_golden_cells import rows_of
 from savepoint.test_rewrite import whole_state
 from servers.s3 import BUCKET, moto_server, use
 from spark_files.checkpoint import UploadedCheckpoint, WrittenCheckpoint
-from suite.sizes import IS_LONG
+from suite.sizes import IS_LONG, a_few
 
 ROWS = {"a": 3, "b": 0, "bb": 1, "bbb": 2, "bbbb": 3}
 
@@ -234,7 +234,7 @@ def test_killed_anywhere_the_old_or_the_new_is_whole(
 
 
 # The job counts; its checkpoint formats have their files under other names.
-@pytest.mark.parametrize("cell", ["counts-rocksdb-changelog", "counts-rocksdb-snapshots", "counts-rocksdb-format2"])
+@pytest.mark.parametrize("cell", a_few(["counts-rocksdb-changelog", "counts-rocksdb-snapshots", "counts-rocksdb-format2"], 1))
 def test_a_job_in_rocksdb_is_rescaled_in_its_place(golden: Callable, tmp_path: Path, cell: str) -> None:
     """Up, down, to one, and after kills; every row of every column family is what Spark wrote, where Spark looks for it."""
     pond, found = tmp_path / "pond", golden(cell)

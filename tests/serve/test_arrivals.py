@@ -90,7 +90,7 @@ def test_what_isnt_there_yet_is_waited_for(serve: Any, pond: Path, before: str) 
         assert answers["rows"].json()["rows"] == answers["rows:get"].json()["rows"] == [{"k": "a", "v": 7}]
 
 
-@pytest.mark.parametrize("name", a_few(ASKED, 4))
+@pytest.mark.parametrize("name", a_few(ASKED, 2))
 def test_a_wait_for_nothing_ends_in_its_time(serve: Any, pond: Path, name: str) -> None:
     with serve(pond) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
         wait_for_early(client)

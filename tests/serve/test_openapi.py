@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 
 from millpond.serve.routes import ROUTES
 from millpond.settings import ServeSettings
+from suite.sizes import a_few
 
 SEED = int(os.environ.get("MILLPOND_SEED", "20261121"))
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -40,7 +41,7 @@ def test_the_document_has_every_route_and_no_other(api: Any, http_door: str) -> 
     assert documented == {(r.method, r.path) for r in ROUTES}
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda r: f"{r.method} {r.path}")
+@pytest.mark.parametrize("route", a_few(ROUTES, 10), ids=lambda r: f"{r.method} {r.path}")
 def test_every_answer_is_one_that_the_document_names(route: Any, api: Any, http_door: str) -> None:
     operation = api[route.path][route.method]
     modes = [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE]

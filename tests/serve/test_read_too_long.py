@@ -93,6 +93,7 @@ def test_what_the_hint_says_helps(in_no_time: Any) -> None:
     assert in_no_time.scan({**LAST_COLUMN, "g": (ROWS - 1) % GROUPS}) == [{"g": GROUPS - 1, "n": ROWS - 1, "v": ROWS - 1}]
 
 
+@pytest.mark.long
 def test_with_time_enough_the_same_questions_are_answered(checkpoint: Path, home: Path) -> None:
     with millpond.open(checkpoint, replica_dir=home, retention=ALL) as pond:
         table = pond[TABLE]

@@ -106,6 +106,7 @@ def test_a_large_answer_comes_whole(url: str) -> None:
         assert answer.cuts == answer.reads == ()
 
 
+@pytest.mark.long
 def test_at_reads_all_tables_as_of_a_batch(tmp_path: Path) -> None:
     job = WrittenCheckpoint(tmp_path / "job")
     with serving(job.path, "--history", f"{TABLE}=10", home=tmp_path / "home") as (address, _), millpond.connect(address) as server:

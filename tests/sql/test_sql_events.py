@@ -20,7 +20,7 @@ from millpond.serve.access.tokens import remove_token
 from servers.serving import serving, wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
 from sql.test_subscribe import CASES, TABLE, Job, Rows, counted
-from suite.sizes import examples
+from suite.sizes import a_few, examples
 
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
@@ -86,8 +86,8 @@ def take(client: Client, job: Job, compute: Any, events: Iterator[Event]) -> Non
         assert counted(client.rows) == counted(compute(job.states[client.batch])), client.batch
 
 
-@pytest.mark.parametrize("history", [50, 0])
-@pytest.mark.parametrize(("statement", "key", "compute"), CASES)
+@pytest.mark.parametrize("history", a_few([50, 0], 1))
+@pytest.mark.parametrize(("statement", "key", "compute"), a_few(CASES, 2))
 def test_events_give_the_recomputation_of_each_batch_also_after_a_break(
     tmp_path: Path, statement: str, key: list[str] | None, compute: Any, history: int
 ) -> None:
@@ -205,6 +205,7 @@ def test_streams_of_a_client_are_bounded_and_so_is_what_their_answers_take(plain
     events.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_a_token_that_is_taken_back_ends_it(tmp_path: Path) -> None:
     job = Job(tmp_path / "job", seed=6)
     file = tmp_path / "readers.json"

@@ -279,6 +279,7 @@ def test_closing_doesnt_wait_for_a_store_that_hangs(job: UploadedCheckpoint, pla
     assert pond is not None
 
 
+@pytest.mark.long
 def test_the_server_goes_on_through_an_outage(job: UploadedCheckpoint, place: str, tmp_path: Path) -> None:
     with proxy(moto_server()) as (url, faults):
         command = [sys.executable, "-m", "millpond.cli", "serve", place, "--port", "0", "--json"]

@@ -19,6 +19,7 @@ from servers.s3 import QUICK
 from spark_files.checkpoint import UploadedCheckpoint
 
 
+@pytest.mark.long
 def test_a_cut_over_in_a_bucket(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLPOND_HOME", str(tmp_path))
     pond = place.removesuffix("/ck") + "/pond"

@@ -223,6 +223,7 @@ def test_a_storage_that_the_table_doesnt_have(tmp_path: Path) -> None:
         cost_of(find_job(job.path, None), prices)
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path) -> None:
     """In words, in JSON, and with an edited table."""
     for name in ("hits", "views"):

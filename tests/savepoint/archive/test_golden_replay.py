@@ -54,7 +54,7 @@ def clean(target: Path, committed: int) -> None:
             path.unlink()
 
 
-@pytest.mark.parametrize("cell", a_few(CELLS, 6))
+@pytest.mark.parametrize("cell", a_few(CELLS, 3))
 def test_every_batch_is_exact(golden: Callable, tmp_path: Path, cell: str) -> None:
     checkpoint, followed = golden(cell).checkpoint, tmp_path / "followed"
     batches, commit = replay(checkpoint, followed)

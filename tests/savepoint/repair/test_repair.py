@@ -308,6 +308,7 @@ def test_damage_between_plan_and_run_leaves_nothing_behind(golden: Callable, tmp
     assert content(tmp_path / "target") == {} if (tmp_path / "target").exists() else True
 
 
+@pytest.mark.long
 def test_a_checkpoint_in_a_bucket(golden: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, moto_server())
     checkpoint, uri = golden("spark-4.3/transform-state-rocksdb-changelog").checkpoint, f"s3://{BUCKET}/{tmp_path.name}"

@@ -108,6 +108,7 @@ def test_tokens_open_their_tables(types_pond: Path, door_home: Path, tmp_path: P
             assert ticket_of(client, "SELECT 1", bearer(tokens["all"]))
 
 
+@pytest.mark.long
 def test_tls_and_two_processes(types_pond: Path, door_home: Path, tmp_path: Path) -> None:
     port, (cert, key) = free_port(), write_certificate(tmp_path)
     options = ("--flight-port", str(port), "--workers", "2", "--tls-cert", str(cert), "--tls-key", str(key))

@@ -92,8 +92,8 @@ def test_both_ways_say_the_same_of_every_key_of_every_table(client: httpx.Client
     ("kind", "keys"),
     [
         ("string", [*(f"k{n}" for n in range(40)), "", "a/b", "%", "\udcff", "k" * 509, "k" * 530]),
-        ("long", [*range(-20, 20), 1 << 62, -(1 << 63)]),
-        ("double", [n / 4 for n in range(40)]),
+        pytest.param("long", [*range(-20, 20), 1 << 62, -(1 << 63)], marks=pytest.mark.long),
+        pytest.param("double", [n / 4 for n in range(40)], marks=pytest.mark.long),
     ],
 )
 def test_both_ways_say_the_same_on_a_shard(kind: str, keys: list[Any], serve: Any, tmp_path: Path) -> None:
@@ -322,6 +322,7 @@ def test_no_request_finds_an_older_batch_than_there_was_when_it_came(
         assert {name: took.count for name, took in meter.counts.reads.items()} == {table: count}
 
 
+@pytest.mark.long
 def test_idle_connections_end_and_busy_ones_dont(types_pond: Path, tmp_path: Path) -> None:
     short, long, events = "/tables/long/rows?k=5", "/tables/long", "/tables/long/changes"
     with contextlib.ExitStack() as opened:

@@ -80,6 +80,7 @@ def statement_of(draw: random.Random, table: str, keys: list[str], columns: list
     return f'SELECT {", ".join(shown)} FROM "{table}" AS t WHERE {" AND ".join(pairs)}'
 
 
+@pytest.mark.long
 def test_both_ways_say_the_same(client: httpx.Client) -> None:
     draw, answered = random.Random(11), dict[str, int]()
     tables = [each for each in client.get("/tables").json()["tables"] if "error" not in each]

@@ -30,6 +30,7 @@ def shown(kind: str, number: int) -> Any:
     return TYPES[kind](number)
 
 
+@pytest.mark.long
 def test_no_answer_or_description_is_of_columns_that_were(tmp_path: Path) -> None:
     """The values of version `n` are all `n`; a name of a column says its type."""
     port, draw = free_port(), random.Random(3)

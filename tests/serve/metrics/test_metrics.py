@@ -85,6 +85,7 @@ def test_every_metric_stands_in_the_manual_and_no_other(client: httpx.Client) ->
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in types.items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "workers"])
 def test_a_journal_that_cant_be_flushed_is_counted(serve: Any, tmp_path: Path, options: tuple[str, ...]) -> None:
     checkpoint = WrittenCheckpoint(tmp_path / "ck", key=(Field("k", atomic("timestamp")),), watermarked=True)

@@ -109,7 +109,7 @@ def wait_for(collector: Collector, more: int, seconds: float = 30) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_collector_gets_what_metrics_shows(
     job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:

@@ -98,6 +98,7 @@ def test_reads_are_counted_by_job(serve: Any, pond: Path, options: tuple[str, ..
         assert scraped(client)["millpond_read_seconds_sum", frozenset({("job", "a")})] > 0
 
 
+@pytest.mark.long
 def test_reads_by_every_door_are_counted_by_job(serve: Any, pond: Path) -> None:
     """One for each table of a command or statement; errors, plans, catalogues and descriptions read no rows."""
     redis, psycopg = pytest.importorskip("redis"), pytest.importorskip("psycopg")

@@ -119,6 +119,7 @@ def test_too_many_wrong_tokens_of_an_address_are_refused(types_pond: Path, door_
             assert right.execute("SELECT 1").fetchone() == (1,)
 
 
+@pytest.mark.long
 def test_tls_and_a_token_without_a_verifier(types_pond: Path, door_home: Path, tmp_path: Path) -> None:
     file, port = tmp_path / "readers.json", free_port()
     token = add_token(file, "all", tables=["*"])
@@ -152,6 +153,7 @@ def test_tls_and_a_token_without_a_verifier(types_pond: Path, door_home: Path, t
             assert b"S" not in plain.recv(1)
 
 
+@pytest.mark.long
 def test_a_request_to_cancel_reaches_the_process_of_its_statement(types_pond: Path, door_home: Path) -> None:
     port = free_port()
     with serving(types_pond, "--postgres-port", str(port), "--workers", "2", home=door_home) as (url, _):

@@ -68,6 +68,7 @@ _OPTIONS = (
 )
 
 
+@pytest.mark.long
 def test_random_rows_are_written_as_postgres_writes_them(both: tuple[Any, Any]) -> None:
     draw = random.Random(8)
     for _ in range(examples(150, 40)):

@@ -21,7 +21,7 @@ from millpond.serve.postgres import wire
 from servers.ports import free_port
 from servers.serving import serving, wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
-from suite.sizes import examples
+from suite.sizes import a_few, examples
 
 pytest.importorskip("duckdb")
 psycopg = pytest.importorskip("psycopg")
@@ -55,7 +55,7 @@ def asked(connection: Any, text: str, value: Any, oid: int, is_binary: bool) -> 
     ]
 
 
-@pytest.mark.parametrize("table", ["long", "integer", "short", "byte", "price", "string", "double"])
+@pytest.mark.parametrize("table", a_few(["long", "integer", "short", "byte", "price", "string", "double"], 3))
 def test_a_lookup_gives_what_a_process_gives(address: str, types_pond: Path, door_home: Path, table: str) -> None:
     with millpond.open(types_pond, replica_dir=door_home) as pond:
         keys = [row["k"] for row in pond[table].scan()]
@@ -115,7 +115,7 @@ def bound(statement: bytes, values: list[bytes | None], formats: list[int], resu
     )
 
 
-@pytest.mark.parametrize("table", ["long", "byte", "price", "string", "double"])
+@pytest.mark.parametrize("table", a_few(["long", "byte", "price", "string", "double"], 2))
 def test_messages_together_are_answered_as_one_after_the_other(address: str, table: str) -> None:
     """Random values and formats, right and wrong ones."""
     draw = random.Random(table)
@@ -221,6 +221,7 @@ def held_bytes(pid: int) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS"))
 
 
+@pytest.mark.long
 def test_plans_keep_little_of_what_a_client_declares(server: tuple[str, int]) -> None:
     address, pid = server
     with psycopg.connect(address, autocommit=True) as client:

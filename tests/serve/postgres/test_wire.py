@@ -147,6 +147,7 @@ def test_portals_give_rows_a_few_at_a_time(door: tuple[str, int]) -> None:
         assert raw.letters(message(b"Q", b"SELECT 1\0")) in ("TDCZ", "Z")
 
 
+@pytest.mark.long
 def test_a_portal_that_is_left_alone_ends(door: tuple[str, int]) -> None:
     with Raw(door[1]) as raw, psycopg.connect(f"host=127.0.0.1 port={door[1]} user=me", autocommit=True) as other:
         raw.ask(message(b"Q", b"BEGIN\0"))
@@ -245,6 +246,7 @@ def test_more_connections_than_a_client_may_have_end_idle_ones(door: tuple[str, 
             connection.close()
 
 
+@pytest.mark.long
 def test_rows_that_nobody_reads_stop_the_statement_and_end_the_connection(door: tuple[str, int]) -> None:
     with Raw(door[1]) as raw, psycopg.connect(f"host=127.0.0.1 port={door[1]} user=me", autocommit=True) as other:
         raw.socket.sendall(message(b"Q", b"SELECT repeat('x', 2000) FROM range(90000)\0"))

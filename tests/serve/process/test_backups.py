@@ -28,7 +28,7 @@ def _wait(what: Any, seconds: float = 30) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.long), "2"])
 def test_every_job_has_savepoints_and_an_archive(serve: Any, tmp_path: Path, workers: str) -> None:
     jobs = {name: WrittenCheckpoint(tmp_path / name / "job", job_id=name) for name in ("one", "two")}
     for job in jobs.values():

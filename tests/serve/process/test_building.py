@@ -215,6 +215,7 @@ def test_keys_of_a_job_stay_shut_until_its_tables_are_known(cell: Held, serve: A
         assert (asked(some)[0], asked(none)) == (200, (403, "NOT_ALLOWED"))
 
 
+@pytest.mark.long
 def test_who_waits_for_the_same_look_takes_no_turn_of_others(cell: Held, serve: Any) -> None:
     with (
         serve(cell.place, "--max-large-answers", "2", "--no-samples") as (address, _),
@@ -247,6 +248,7 @@ def test_a_client_with_patience_gets_its_answer_when_the_build_is_done(cell: Hel
             waiting.join()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["counts", "counts-hdfs.aggregate_0"], ids=["defined", "undefined"])
 def test_a_router_says_that_its_servers_still_build(cell: Held, rows: list[dict[str, Any]], serve: Any, name: str) -> None:
     if name != "counts":

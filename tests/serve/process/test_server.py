@@ -209,6 +209,7 @@ def test_a_hangup_has_tokens_and_certificate_read_again_and_ends_nothing(workers
         assert children(server.pid) == processes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", a_few([2, 1], 1))
 def test_a_hangup_has_the_file_of_options_read_again(workers: int, types_pond: Path, tmp_path: Path) -> None:
     options, tokens = tmp_path / "millpond.toml", tmp_path / "readers.json"
@@ -278,7 +279,7 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("is_followed", [True, False], ids=["all go on", "all are killed"])
+@pytest.mark.parametrize("is_followed", [pytest.param(True, marks=pytest.mark.long), False], ids=["all go on", "all are killed"])
 def test_a_killed_parent_leaves_no_folder(is_followed: bool, types_pond: Path, tmp_path: Path, temporary: Path) -> None:
     """The server's processes remove the folder at their end; if they were killed too, the next server removes it."""
     with serving(types_pond, "--workers", "2", home=tmp_path / "home", TMPDIR=str(temporary)) as (_, server):

@@ -263,6 +263,7 @@ def test_who_doesnt_read_loses_the_connection_and_others_dont_wait(job: Job) -> 
         reader.close()
 
 
+@pytest.mark.long
 def test_tokens_open_their_tables(tmp_path: Path) -> None:
     file = tmp_path / "readers.json"
     tokens = []

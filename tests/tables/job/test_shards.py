@@ -24,7 +24,7 @@ from spark_files.golden import CELLS
 from suite.sizes import a_few
 
 CELLS_OF_NOW = [cell for cell in CELLS if "/" not in cell or cell.startswith("spark-4.3")]
-KEPT = a_few([(cell, ("lmdb", "memory")[n % 2]) for n, cell in enumerate(CELLS_OF_NOW)], 12)
+KEPT = a_few([(cell, ("lmdb", "memory")[n % 2]) for n, cell in enumerate(CELLS_OF_NOW)], 5)
 ALL = Retention(closed_seconds=None, history_batches=100)
 
 

@@ -25,7 +25,7 @@ from millpond.schema.convert import to_python
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.settings import ReplicaSettings, Retention
 from spark_files.checkpoint import WrittenCheckpoint
-from suite.sizes import examples
+from suite.sizes import a_few, examples
 
 TABLE = "ck.aggregate_0"
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))
@@ -97,7 +97,7 @@ class Keys:
 
 
 @pytest.mark.parametrize("home", ["memory://", "disk"])
-@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("name", a_few(KEYS, 3))
 @given(data=st.data())
 @settings(max_examples=examples(25), deadline=None)
 def test_a_range_is_a_slice_of_the_sorted_keys(home: str, name: str, data: st.DataObject) -> None:
