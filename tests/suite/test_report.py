@@ -33,6 +33,8 @@ def command(folder: Path, *options: str, ci: bool) -> dict[str, Any]:
     # The plugins that are installed take seconds of a core to load, in each process.
     environment |= {"PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **({"CI": "true"} if ci else {})}
     plugins = [part for plugin in ("xdist", "suite.report", "no:cacheprovider") for part in ("-p", plugin)]
+    # Without a folder of its own, pytest would first delete what earlier runs of the whole suite have left.
+    options += (f"--basetemp={folder / 'base'}",)
     return {
         "args": [sys.executable, "-m", "pytest", "-q", *plugins, *options, str(folder)],
         "text": True,
