@@ -199,6 +199,7 @@ def test_an_audit_finds_the_file_in_an_edited_state(spark, tmp_path: Path, times
     assert found.differ == len(found.differences) > 0
 
 
+@pytest.mark.long
 def test_the_command_has_a_verdict_and_an_exit_code(spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A command ends its session, and here it would be that of all tests of the process.
     monkeypatch.setattr(importlib.import_module("millpond.spark.session"), "session", lambda *_, **__: spark)

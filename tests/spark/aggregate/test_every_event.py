@@ -41,6 +41,7 @@ def test_each_event_counts_once_or_is_a_dead_letter(spark, tmp_path: Path, dedup
         assert "dead_letter" not in total
 
 
+@pytest.mark.long
 def test_an_id_is_forgotten_after_its_horizon(spark, tmp_path: Path) -> None:
     """Events of the past are remembered until events reach the clock; then by the horizon."""
     folder, pond = tmp_path / "in", tmp_path / "pond"

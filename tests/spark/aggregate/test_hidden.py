@@ -175,7 +175,8 @@ def condition_of(call: Callable[..., Any], *arguments: Any) -> str:
     return refused.value.condition
 
 
-@pytest.mark.parametrize("by", ["a restart", pytest.param("the command", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("by", ["a restart", "the command"])
 def test_a_lower_retention_hides_buckets_of_a_running_job_behind_every_door(spark, tmp_path: Path, serve, by: str) -> None:
     draw = random.Random(316)
     files = examples(24, fewest=8)

@@ -95,6 +95,7 @@ def expected(table_at, join, left, right):
     return frames[0].join(frames[1], list(pairs), how)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", a_few(JOINS, 1, long=2))
 def test_each_batch_of_a_join_is_that_of_the_rows(spark, tmp_path, name):
     from pyspark.sql import functions as F

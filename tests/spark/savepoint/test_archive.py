@@ -39,7 +39,8 @@ PROVIDERS = {
 }
 
 
-@pytest.mark.parametrize("provider", [pytest.param(name, marks=() if name == "hdfs" else pytest.mark.long) for name in PROVIDERS])
+@pytest.mark.long
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_lost_checkpoint(spark: SparkSession, tmp_path: Path, provider: str) -> None:
     from pyspark.sql import functions as sf
 

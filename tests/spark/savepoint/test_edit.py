@@ -37,6 +37,7 @@ def turned(value: Any) -> Any:
     return ~value if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*a_few(OTHERS, 1, long=2), *a_few(JOINS, 0, long=1), *a_few(AVRO, 0, long=1)])
 def test_what_was_edited_there_and_back_goes_on_as_if_nothing_had_happened(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """In between Spark reads as many rows, with other values."""

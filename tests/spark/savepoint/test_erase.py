@@ -67,6 +67,7 @@ def test_a_job_goes_on_without_the_key(spark: SparkSession, tmp_path: Path, prov
     assert hits.spark.conf.get(PROVIDER)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", a_few(KEYED, 1, long=3))
 def test_operators_go_on_without_the_key(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Spark's own reader finds all other rows, right after the erasure and at the end of the input."""

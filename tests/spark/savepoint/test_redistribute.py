@@ -79,7 +79,8 @@ def test_statistics_of_models_keep_their_sums(spark: SparkSession, tmp_path: Pat
     assert sum(statistics().values()) == 60
 
 
-@pytest.mark.parametrize(("before", "after"), [((2, 2), (5, 5)), pytest.param((4, 5), (1, 2), marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("before", "after"), [((2, 2), (5, 5)), ((4, 5), (1, 2))])
 def test_rows_that_wait_are_divided_evenly_and_come_out_once(
     spark: SparkSession, tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
 ) -> None:

@@ -198,6 +198,7 @@ class Watched(First):
         query.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", a_few(NAMES, 1, long=0))
 def test_nothing_is_wrong_while_a_job_runs(spark: SparkSession, tmp_path: Path, name: str) -> None:
     own, cell = spark.newSession(), CELLS[name]

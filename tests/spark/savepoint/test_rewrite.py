@@ -89,6 +89,7 @@ def test_a_job_goes_on_under_another_number_of_partitions(spark: SparkSession, t
     case.run(three)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", a_few(ROCKSDB + SNAPSHOTS, 1, long=6))
 def test_a_job_in_rocksdb_goes_on_under_another_number_of_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """The same, in the end in the other checkpoint format.  Spark counts its keys as if nothing had happened."""

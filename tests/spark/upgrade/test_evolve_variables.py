@@ -231,6 +231,7 @@ def without_nothing(model: Model) -> Model:
     return {name: there for name, there in model.items() if there}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "provider"), a_few([(seed, p) for seed in range(20) for p in ("changelog", "rocksdb")], 1, long=3)
 )
