@@ -53,10 +53,10 @@ WRITTEN := --result benchmarks/results/long.json
 
 # Many of its tests wait for servers, so that three processes fill two cores.
 fast: machine ## Tests that need no Spark
-	$(call group,fast,not spark and not faults and not long,8,3)
+	$(call group,fast,not spark and not faults and not long,7,3)
 
 spark: java machine ## Tests against live Spark jobs
-	$(call group,spark,spark and not faults and not long,9,2)
+	$(call group,spark,spark and not faults and not long,6,2)
 
 faults: java machine ## Tests that kill processes
 	$(call group,faults,faults and not long,2,2)
