@@ -80,21 +80,32 @@ def test_pipelined_requests_are_answered_in_order_by_whatever_way(attacked: Atta
 
 
 def test_a_large_answer_that_is_read_slowly_comes_whole(attacked: Attacked) -> None:
-    victim = attacked("--send-seconds", "2", "--keep-alive-seconds", "3")
+    victim = attacked("--send-seconds", "4", "--keep-alive-seconds", "5")
     with httpx.Client(base_url=victim.address, timeout=60) as client:
         whole = client.get(f"/tables/{TABLE}/rows?_limit=20000", headers={"accept-encoding": "identity"}).json()["rows"]
     assert len(whole) == 20_000
-    slow = socket.socket()
-    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    slow.settimeout(20)
-    with slow:
-        slow.connect(victim._place)
-        slow.sendall(LARGE.replace(b"HTTP/1.1\r\n", b"HTTP/1.1\r\nConnection: close\r\n"))
-        received, began = b"", time.monotonic()
-        while part := slow.recv(20_000):
-            received += part
-            if time.monotonic() - began < 4:
-                time.sleep(0.005)
+
+    def read_slowly() -> tuple[bytes, float, float]:
+        """What came, the longest time in which this test read nothing, and how long all took."""
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(60)
+        with slow:
+            slow.connect(victim._place)
+            slow.sendall(LARGE.replace(b"HTTP/1.1\r\n", b"HTTP/1.1\r\nConnection: close\r\n"))
+            received, longest = b"", 0.0
+            began = last = time.monotonic()
+            while part := slow.recv(20_000):
+                received += part
+                now = time.monotonic()
+                longest, last = max(longest, now - last), now
+                if now - began < 6:
+                    time.sleep(0.01)
+        return received, longest, last - began
+
+    # A reader that the machine stops for seconds has no claim to a whole answer.
+    received, _, took = next(read for read in (read_slowly() for _ in range(10)) if read[1] < 2)
+    assert took > 4, "longer than an answer may lie unread"
     head, _, body = received.partition(b"\r\n\r\n")
     length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
     assert len(body) == length

