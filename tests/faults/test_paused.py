@@ -82,7 +82,8 @@ def logs(checkpoint: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("batch", [2, pytest.param(None, marks=pytest.mark.long), pytest.param(0, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("batch", [2, None, 0])
 def test_a_paused_job_changes_nothing_when_it_wakes(
     spark: SparkSession, folder: Path, paused: subprocess.Popen[str], batch: int | None
 ) -> None:
