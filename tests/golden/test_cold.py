@@ -51,7 +51,7 @@ def test_a_cold_read_of_each_batch_is_what_the_replica_has(
             if batch not in (0, 1, copy.last // 2, copy.last - 1, copy.last):
                 before = {}
                 continue
-            pond.catch_up(20)
+            pond.catch_up(60)
             for name, content in before.items():
                 older = millpond.read_arrow(copy.checkpoint, name, batch=batch - 1)
                 assert older.schema.metadata[b"millpond.batch"] == str(batch - 1).encode()

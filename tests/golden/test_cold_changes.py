@@ -97,10 +97,10 @@ def test_changes_from_files_are_those_of_a_replica(
     copy.uncommit()
     copy.commit(0)
     with millpond.open(copy.checkpoint, replica_dir=tmp_path / "home", retention=Retention(history_batches=None)) as pond:
-        pond.catch_up(20)
+        pond.catch_up(60)
         for batch in range(1, copy.last + 1):
             copy.commit(batch)
-        pond.catch_up(20)
+        pond.catch_up(60)
         storage, compared, changeable = open_storage(copy.checkpoint), 0, 0
         sizes = [read_batch(storage, Batch(number)).settings.partitions for number in range(copy.last + 1)]
         # Changes over two numbers of partitions can't be read.

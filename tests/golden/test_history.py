@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import open_storage
 from spark_files.golden import CELLS, replica_content
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 SETTINGS = ReplicaSettings(retention=Retention(history_batches=None))
 Rows = dict[bytes, bytes]
@@ -154,8 +154,8 @@ def test_why_rows_went_in_batches_that_are_known_as_one_is_said_where_it_is_cert
     gone = 0
     for batch in range(0, copy.last + 1, 2):  # Spark cleaned up every other batch
         copy.commit(batch)
-        while follower.step() or reached(serving) < batch:
-            time.sleep(0.02)  # the follower looks for skipped batches only now and then
+        # The follower looks for skipped batches only now and then.
+        wait_until(lambda batch=batch: not follower.step() and reached(serving) >= batch, f"batch {batch}")
     with serving[-1].snapshot() as snapshot:
         record = snapshot.record()
         assert record.batch == copy.last - copy.last % 2

@@ -44,7 +44,7 @@ def test_a_table_answers_what_the_job_emitted_at_each_batch(golden: Callable[[st
     with millpond.open(copy.checkpoint, replica_dir=tmp_path / "home") as pond:
         for batch in range(copy.last + 1):
             copy.commit(batch)
-            pond.catch_up(20)
+            pond.catch_up(60)
             table = pond["counts"]
             columns = emitted["columns"]
             found = {}

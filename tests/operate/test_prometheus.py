@@ -17,6 +17,7 @@ from servers.prometheus import prometheus
 from servers.serving import serving, wait_until_ready
 from spark_files.batches import Batches
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 DASHBOARD = Path(__file__).parents[2] / "deploy/grafana/millpond.json"
 
@@ -61,8 +62,8 @@ def test_every_panel_and_every_rule(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(rules)
     job.start()
     try:
-        with serving(job.checkpoint.path, home=tmp_path / "home") as (url, _), httpx.Client(timeout=30) as client:
-            with httpx.Client(base_url=url, timeout=30) as own:
+        with serving(job.checkpoint.path, home=tmp_path / "home") as (url, _), httpx.Client(timeout=60) as client:
+            with httpx.Client(base_url=url, timeout=60) as own:
                 wait_until_ready(own)
             scrape = {"job_name": "millpond", "honor_labels": True, "static_configs": [{"targets": [url.removeprefix("http://")]}]}
             often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
@@ -74,14 +75,21 @@ def test_every_panel_and_every_rule(tmp_path: Path) -> None:
                 }
                 # The job runs without `start`: nobody knows whether it runs.
                 wanted -= {pair for pair in wanted if "millpond_job_running" in pair[1]}
-                missing = wanted
-                deadline = time.monotonic() + 60
-                while missing and time.monotonic() < deadline:
-                    missing = {pair for pair in missing if not _query(client, address, pair[1])}
-                    time.sleep(0.5)
-                assert not missing
-                groups = client.get(f"{address}/api/v1/rules").json()["data"]["groups"]
-                found = {rule["name"]: rule for group in groups for rule in group["rules"]}
+                missing = set(wanted)
+
+                def has_all() -> bool:
+                    missing.difference_update([pair for pair in missing if _query(client, address, pair[1])])
+                    assert not missing, missing
+                    return True
+
+                wait_until(has_all, "data for each panel", ignoring=(AssertionError,))
+
+                def rules_by_name() -> dict[str, Any]:
+                    groups = client.get(f"{address}/api/v1/rules").json()["data"]["groups"]
+                    return {rule["name"]: rule for group in groups for rule in group["rules"]}
+
+                wait_until(lambda: rules_by_name()["state-large"]["state"] == "firing", "the alert of the rule `state-large`")
+                found = rules_by_name()
                 assert {name: rule["lastError"] for name, rule in found.items() if rule["health"] == "err"} == {}
                 assert len(found) == rules.count("- alert:")
                 assert found["state-large"]["state"] == "firing"
@@ -94,9 +102,12 @@ def test_every_panel_and_every_rule(tmp_path: Path) -> None:
 
 def _query(client: httpx.Client, address: str, expression: str) -> list[Any]:
     try:
-        answer = client.get(f"{address}/api/v1/query", params={"query": expression}).json()
+        found = client.get(f"{address}/api/v1/query", params={"query": expression})
     except httpx.TransportError:
         return []  # it begins
+    if found.status_code == 503:
+        return []  # it has begun, and reads its files
+    answer = found.json()
     assert answer["status"] == "success", (expression, answer)
     result: list[Any] = answer["data"]["result"]
     return result

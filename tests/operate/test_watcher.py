@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from millpond.operate.sample_log import samples_of
 from millpond.operate.watcher import Watcher, read_newest
 from millpond.settings import SampleSettings
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import stays, wait_until
 
 OFTEN = SampleSettings(sample_seconds=0.05, sizes_seconds=0, share=1e9)
 
@@ -31,13 +30,6 @@ def commit(job: WrittenCheckpoint, value: int) -> None:
     job.commit()
 
 
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_jobs_come_go_and_break(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     first, second = job_in(one, "a", 3), job_in(other, "a", 1)
@@ -45,24 +37,29 @@ def test_jobs_come_go_and_break(tmp_path: Path) -> None:
     (one / "jobs/broken/job.json").write_text("{")
     places = {"one": str(one), "other": str(other)}
     with Watcher(places, OFTEN) as watcher:
-        until(lambda: watcher.samples().keys() == {"one/a", "other/a"})
+        wait_until(lambda: watcher.samples().keys() == {"one/a", "other/a"}, "samples of both jobs")
         commit(first, 9)
-        until(lambda: watcher.samples()["one/a"].batch == 3)
+        wait_until(lambda: watcher.samples()["one/a"].batch == 3, "the sample of batch 3")
         assert watcher.samples()["other/a"].batch == 0
         assert watcher.errors() == {}
 
         (one / "jobs/broken/job.json").write_text(json.dumps({"format": 1, "job": "broken", "checkpoint": "checkpoint"}))
         commit(broken, 4)
-        until(lambda: "one/broken" in watcher.samples())
+        wait_until(lambda: "one/broken" in watcher.samples(), "a sample of the mended job")
         late = job_in(other, "late", 2)
-        until(lambda: "other/late" in watcher.samples() and watcher.samples()["other/late"].batch == 1)
+        wait_until(
+            lambda: "other/late" in watcher.samples() and watcher.samples()["other/late"].batch == 1, "a sample of the late job"
+        )
 
         (late.path / "commits/1").write_bytes(b"")
-        until(lambda: watcher.samples()["other/late"].problem is not None or watcher.samples()["other/late"].batch == 1)
+        wait_until(
+            lambda: watcher.samples()["other/late"].problem is not None or watcher.samples()["other/late"].batch == 1,
+            "a sample of the damaged job",
+        )
         (other / "jobs/late/job.json").unlink()
-        until(lambda: "other/late" not in watcher.samples())
+        wait_until(lambda: "other/late" not in watcher.samples(), "the end of the job that is gone")
         commit(second, 1)
-        until(lambda: watcher.samples()["other/a"].batch == 1)
+        wait_until(lambda: watcher.samples()["other/a"].batch == 1, "the sample of batch 1")
         newest = watcher.samples()
     for place, name in ((one, "one"), (other, "other")):
         for folder in open_jobs(place):
@@ -77,21 +74,20 @@ def test_a_checkpoint_that_is_elsewhere_now_is_measured_there(tmp_path: Path) ->
     """As after a rescale in a bucket, which gives a job another folder."""
     job = job_in(tmp_path / "pond", "a", 1)
     with Watcher({"": str(tmp_path / "pond")}, OFTEN) as watcher:
-        until(lambda: "a" in watcher.samples())
+        wait_until(lambda: "a" in watcher.samples(), "the job's first sample")
         moved = WrittenCheckpoint(job.path.with_name("checkpoint-2"), "a")
         for batch in range(6):
             commit(moved, batch)
         description = tmp_path / "pond/jobs/a/job.json"
         description.write_text(json.dumps({"format": 1, "job": "a", "checkpoint": "checkpoint-2"}))
-        until(lambda: watcher.samples()["a"].batch == 5)
+        wait_until(lambda: watcher.samples()["a"].batch == 5, "the sample of batch 5")
 
 
 def test_a_place_that_isnt_there_yet(tmp_path: Path) -> None:
     with Watcher({"": str(tmp_path / "pond")}, OFTEN) as watcher:
-        time.sleep(0.2)
-        assert watcher.samples() == {}
+        stays(lambda: watcher.samples() == {}, "no samples")
         job_in(tmp_path / "pond", "a", 1)
-        until(lambda: "a" in watcher.samples())
+        wait_until(lambda: "a" in watcher.samples(), "the job's first sample")
 
 
 def test_samples_that_cant_be_kept_are_an_error_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +98,8 @@ def test_samples_that_cant_be_kept_are_an_error_that_goes(tmp_path: Path, monkey
         place.parent.mkdir(exist_ok=True)
         place.write_text("a file where a folder should be")
     with Watcher({"": str(tmp_path / "pond")}, OFTEN) as watcher:
-        until(lambda: "a" in watcher.errors())
+        wait_until(lambda: "a" in watcher.errors(), "the error")
         assert watcher.samples()["a"].batch == 0
         blocked.unlink()
-        until(lambda: not watcher.errors())
+        wait_until(lambda: not watcher.errors(), "the end of the error")
     assert samples_of(open_jobs(tmp_path / "pond")[0])

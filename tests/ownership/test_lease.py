@@ -19,17 +19,21 @@ from millpond.ownership.lease import NAME, Lease, check_not_held, leased, take_l
 from millpond.settings import LeaseSettings
 from millpond.storage import LocalStorage, Storage, open_storage
 from servers.s3 import BUCKET, moto_server, use
+from suite.waiting import wait_until
 
-SHORT = LeaseSettings(length_seconds=1.0, dying_seconds=0.5)
+# Long, since a busy machine may stall for seconds; renewed often all the same.
+LENGTH_SECONDS = 600.0
+SETTINGS = LeaseSettings(length_seconds=LENGTH_SECONDS, renew_part=0.2 / LENGTH_SECONDS, dying_seconds=0.5)
 OWNER = """
 import sys, time
 from millpond.ownership.lease import take_lease
 from millpond.settings import LeaseSettings
 from millpond.storage import open_storage
-lease = take_lease(open_storage(sys.argv[1]), "the job of another process", settings=LeaseSettings(length_seconds=1.0))
+settings = LeaseSettings(length_seconds=600.0, renew_part=0.2 / 600.0)
+lease = take_lease(open_storage(sys.argv[1]), "the job of another process", settings=settings)
 lease.keep(on_lost=lambda: print("lost", flush=True))
 print("taken", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -60,9 +64,29 @@ def owner(tmp_path: Path) -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
         process.wait()
 
 
-def let_run_out() -> None:
-    """Wait for the end of a lease of one second; object stores give times in whole seconds."""
+def set_back(storage: Storage) -> None:
+    """Make the lease's file on a disk just older than a lease may be."""
+    path = storage.local_path(NAME)
+    assert path is not None
+    found = os.stat(path)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - round((LENGTH_SECONDS + 1.1) * 1e9)))
+
+
+def let_run_out(storage: Storage) -> None:
+    """Let the lease have run out."""
+    if storage.local_path(NAME) is not None:
+        set_back(storage)
+        return
+    # The times on an object store are its own, in whole seconds: it becomes a lease of one second, and ends.
+    storage.write(NAME, json.dumps({**json.loads(storage.read(NAME, 10_000)), "length_seconds": 1.0}).encode())
     time.sleep(3.2)
+
+
+def written(storage: Storage) -> float:
+    """When the lease was written, by the clock of the storage."""
+    stamp = storage.stamp(NAME)
+    assert stamp is not None
+    return stamp.modified_ns / 1e9
 
 
 def refused(take: Callable[[], object]) -> MillpondError:
@@ -107,7 +131,7 @@ def test_of_several_at_once_one_has_it(folder: Storage) -> None:
 
         def take(taken: list[Lease] = taken) -> None:
             try:
-                taken.append(take_lease(folder, "a job", settings=SHORT))
+                taken.append(take_lease(folder, "a job", settings=SETTINGS))
             except MillpondError as error:
                 assert error.condition == "CHECKPOINT_IN_USE"
 
@@ -119,33 +143,36 @@ def test_of_several_at_once_one_has_it(folder: Storage) -> None:
         assert len(taken) == 1
         if is_first:
             elsewhere(folder)
-            let_run_out()
+            let_run_out(folder)
 
 
 def test_a_lease_that_is_renewed_doesnt_run_out_and_one_that_isnt_does(folder: Storage) -> None:
-    lease = take_lease(folder, "the job views", settings=SHORT)
+    lease = take_lease(folder, "the job views", settings=SETTINGS)
+    if folder.local_path(NAME) is not None:
+        set_back(folder)  # had nobody renewed it, it would have run out
+    taken = written(folder)
     lease.keep()
-    time.sleep(3)
-    refused(lambda: take_lease(folder, "a second job", settings=SHORT))
+    wait_until(lambda: written(folder) > taken, "the renewal of the lease")
+    refused(lambda: take_lease(folder, "a second job", settings=SETTINGS))
     assert lease.last_error is None
     lease.check()
     elsewhere(folder)  # as if somebody had taken it
     assert not lease.renew()
     assert lease.is_lost
     refused(lease.check)
-    let_run_out()
-    second = take_lease(folder, "a second job", settings=SHORT)
+    let_run_out(folder)
+    second = take_lease(folder, "a second job", settings=SETTINGS)
     lease.release()  # what it no longer has, it doesn't give back
-    refused(lambda: take_lease(folder, "a third job", settings=SHORT))
+    refused(lambda: take_lease(folder, "a third job", settings=SETTINGS))
     second.release()
 
 
 def test_who_takes_it_by_force_has_it_and_the_other_learns_that(folder: Storage) -> None:
-    first = take_lease(folder, "the job views", settings=SHORT)
+    first = take_lease(folder, "the job views", settings=SETTINGS)
     lost = threading.Event()
     first.keep(on_lost=lost.set)
     second = take_lease(folder, "a second job", take_over=True)
-    assert lost.wait(10)
+    assert lost.wait(60)
     refused(first.check)
     second.check()
     assert second.last_error is None
@@ -154,33 +181,32 @@ def test_who_takes_it_by_force_has_it_and_the_other_learns_that(folder: Storage)
 def test_age_goes_by_the_clock_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose clock is an hour wrong neither takes a lease too early nor waits for ever."""
     folder = open_storage(tmp_path)
-    take_lease(folder, "the job views", settings=SHORT)
+    take_lease(folder, "the job views", settings=SETTINGS)
     elsewhere(folder)
     real = time.time
     for wrong in (3600, -3600):
         monkeypatch.setattr(time, "time", lambda wrong=wrong: real() + wrong)
-        refused(lambda: take_lease(folder, "a second job", settings=SHORT))
-    old = (tmp_path / NAME).stat().st_mtime_ns - 2_100_000_000
-    os.utime(tmp_path / NAME, ns=(old, old))
-    take_lease(folder, "a second job", settings=SHORT)
+        refused(lambda: take_lease(folder, "a second job", settings=SETTINGS))
+    let_run_out(folder)
+    take_lease(folder, "a second job", settings=SETTINGS)
 
 
 def test_a_killed_owner_on_this_machine_keeps_nobody_waiting(
     tmp_path: Path, owner: Callable[[Path], subprocess.Popen[str]]
 ) -> None:
     process = owner(tmp_path)
-    refused(lambda: take_lease(open_storage(tmp_path), "a second job", settings=SHORT))
+    refused(lambda: take_lease(open_storage(tmp_path), "a second job", settings=SETTINGS))
     process.kill()
     process.wait()
-    take_lease(open_storage(tmp_path), "a second job", settings=SHORT)
+    take_lease(open_storage(tmp_path), "a second job", settings=SETTINGS)
 
 
 def test_a_stopped_owner_finds_its_lease_taken(tmp_path: Path, owner: Callable[[Path], subprocess.Popen[str]]) -> None:
     process = owner(tmp_path)
     process.send_signal(signal.SIGSTOP)
-    refused(lambda: take_lease(open_storage(tmp_path), "a second job", settings=SHORT))
-    let_run_out()
-    second = take_lease(open_storage(tmp_path), "a second job", settings=SHORT)
+    refused(lambda: take_lease(open_storage(tmp_path), "a second job", settings=SETTINGS))
+    let_run_out(open_storage(tmp_path))
+    second = take_lease(open_storage(tmp_path), "a second job", settings=SETTINGS)
     second.keep()
     process.send_signal(signal.SIGCONT)
     assert process.stdout is not None
@@ -211,7 +237,7 @@ def test_a_damaged_lease_is_named_and_can_be_taken_by_force(folder: Storage) -> 
 
 
 def test_trouble_of_the_storage_is_shown_and_passes(tmp_path: Path) -> None:
-    lease = take_lease(open_storage(tmp_path), "the job views", settings=SHORT)
+    lease = take_lease(open_storage(tmp_path), "the job views", settings=SETTINGS)
     text = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).unlink()
     (tmp_path / NAME).mkdir()

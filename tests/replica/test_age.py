@@ -12,6 +12,7 @@ import pytest
 import millpond
 from millpond.tables.answer import Lag
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 HOUR = 3600.0
 
@@ -42,7 +43,7 @@ def lag_of(path: Path) -> Lag:
 def test_an_original_tells_when_it_was_committed(job: WrittenCheckpoint) -> None:
     lag = lag_of(job.path)
     assert lag.age_from == "commit"
-    assert lag.age_seconds == pytest.approx(HOUR, abs=30)
+    assert lag.age_seconds == pytest.approx(HOUR, abs=300)
 
 
 def test_a_batch_that_ran_long_is_as_young_as_its_commit(job: WrittenCheckpoint) -> None:
@@ -56,7 +57,7 @@ def test_a_copy_is_as_old_as_its_batch(job: WrittenCheckpoint, tmp_path: Path) -
     shutil.copytree(job.path, tmp_path / "copy", copy_function=shutil.copy)  # as `cp -r` does, without file times
     lag = lag_of(tmp_path / "copy")
     assert lag.age_from == "batch_start"
-    assert lag.age_seconds == pytest.approx(HOUR, abs=30)
+    assert lag.age_seconds == pytest.approx(HOUR, abs=300)
 
 
 def test_a_commit_older_than_its_batch_tells_nothing(job: WrittenCheckpoint) -> None:
@@ -72,9 +73,7 @@ def test_a_file_restored_under_a_follower_doesnt_make_the_state_younger(job: Wri
             shutil.copy(job.path / name, restored)
             restored.rename(job.path / name)
         new = (job.path / "commits" / "0").stat().st_mtime_ns
-        deadline = time.monotonic() + 20
-        while (cut := pond[table].get(k="a").cut).position.committed_ns != new:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: pond[table].get(k="a").cut.position.committed_ns == new, "the new time of the commit")
+        cut = pond[table].get(k="a").cut
         assert cut.lag.age_from == "commit"
-        assert cut.lag.age_seconds == pytest.approx(HOUR, abs=30)
+        assert cut.lag.age_seconds == pytest.approx(HOUR, abs=300)

@@ -8,9 +8,9 @@ import random
 import shutil
 import subprocess
 import sys
-import time
+import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import MillpondError
 from millpond.replica.aside import Aside, AsideErrors
+from millpond.replica.generation import Generations
 from millpond.schema.shard import parse_shard
 from millpond.schema.store import StoreSchema
 from millpond.settings import ReplicaSettings, Retention
@@ -35,24 +36,22 @@ from spark_files.checkpoint import UploadedCheckpoint, WrittenCheckpoint
 from spark_files.golden import CELLS, GOLDEN
 from suite.mounts import skip_without_mounts
 from suite.sizes import a_few
+from suite.waiting import stays, wait_until
 
 TABLE = "ck.aggregate_0"
 KEPT = 6
 OTHER_DISK = Path("/dev/shm")
 
 
-def wait_until(happened: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it didn't happen in time"
-        time.sleep(0.005)
-
-
 class QuickJob(Batches):
-    """Commits batches, and deletes them as soon as Spark may with so small a `minBatchesToRetain`."""
+    """Commits batches, and deletes them as soon as Spark may with so small a `minBatchesToRetain`.
 
-    def __init__(self, path: Path, rows: int, seed: int) -> None:
+    While batches are put aside it waits until its last one is: on a busy machine that thread may be late.
+    """
+
+    def __init__(self, path: Path, home: Path, rows: int, seed: int) -> None:
         super().__init__(0.05)
+        self.home = home
         self.chance = random.Random(seed)
         self.checkpoint = WrittenCheckpoint(path)
         self.checkpoint.plan([(f"row {n}" + "." * (n % 7), n) for n in range(rows)], snapshot=True)
@@ -65,7 +64,12 @@ class QuickJob(Batches):
         job.plan([(key, chance.choice([len(self.contents), None])) for key in keys], snapshot=chance.random() < 0.5)
         job.commit()
         self.contents.append(job.content())
+        wait_until(self._is_put_aside, "the last batch put aside")
         job.clean(keep=KEPT)
+
+    def _is_put_aside(self) -> bool:
+        folders = list(self.home.glob("replicas/*/aside-*/commits"))
+        return not folders or any((folder / str(len(self.contents) - 1)).exists() for folder in folders)
 
 
 @pytest.fixture(params=["same disk", pytest.param("other disk", marks=pytest.mark.long)])
@@ -81,11 +85,11 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_job_that_is_quicker_than_a_build_needs_one_build(home: Path, tmp_path: Path) -> None:
-    job = QuickJob(tmp_path / "ck", 40_000, seed=1)
+    job = QuickJob(tmp_path / "ck", home, 40_000, seed=1)
     settings = ReplicaSettings(rebuild_batch_rows=1, retention=Retention(history_batches=None))
     job.start()
     with millpond.open(job.checkpoint.path, replica_dir=home, settings=settings, wait_seconds=0) as pond:
-        wait_until(lambda: pond.statistics()["ck"]["batches_applied"] > 0, seconds=60)
+        wait_until(lambda: pond.statistics()["ck"]["batches_applied"] > 0, "the end of the build")
         job.end()
         pond.catch_up(60)
         statistics = pond.statistics()["ck"]
@@ -99,7 +103,7 @@ def test_a_job_that_is_quicker_than_a_build_needs_one_build(home: Path, tmp_path
             assert {row["k"]: row["v"] for row in pond[TABLE].at(batch=batch).scan(limit=100_000)} == job.contents[batch]
         # On another disk, the second one begins with copies.
         assert statistics["bootstraps"] <= (1 if home.is_relative_to(tmp_path) else 2)
-        wait_until(lambda: not list(home.glob("replicas/*/aside-*")))
+        wait_until(lambda: not list(home.glob("replicas/*/aside-*")), "the end of what was put aside")
 
 
 # ---------------------------------------------------------------- every kind of state
@@ -160,7 +164,7 @@ def test_what_is_put_aside_reads_as_the_checkpoint(cell: str, whole: bool, tmp_p
         assert (reader is not None) == whole
         for batch in later:
             (tmp_path / f"commit {batch}").rename(path / f"commits/{batch}")
-            wait_until(lambda batch=batch: aside.reader(batch, like) is not None)
+            wait_until(lambda batch=batch: aside.reader(batch, like) is not None, f"batch {batch} put aside")
         newest = path / f"commits/{later[-1]}"
         stamp = newest.stat()
         if whole:  # all that Spark may delete is gone; what remains is the newest batch
@@ -211,7 +215,7 @@ def test_batches_of_a_job_that_was_rewound_or_replaced_arent_read(job: WrittenCh
         aside = begun(storage, tmp_path)
         commit(job, [("a", 1)])
         commit(job, [("a", 2)])
-        wait_until(lambda aside=aside: aside.reader(2, StateReader(storage)) is not None)
+        wait_until(lambda aside=aside: aside.reader(2, StateReader(storage)) is not None, "batch 2 put aside")
         assert aside.reader(1, StateReader(storage)) is not None
         (job.path / "commits/2").unlink()
         job.next_batch = 2
@@ -234,7 +238,7 @@ def test_a_batch_that_was_missed_ends_it_and_its_batches(job: WrittenCheckpoint,
     storage = LocalStorage(job.path)
     aside = begun(storage, tmp_path)
     commit(job, [("a", 1)])
-    wait_until(lambda: aside.reader(1, StateReader(storage)) is not None)
+    wait_until(lambda: aside.reader(1, StateReader(storage)) is not None, "batch 1 put aside")
     for n in range(2, 6):  # a commit that is there and gone before the next look
         job.plan([("a", n)], snapshot=True)
         if n > 3:
@@ -242,7 +246,7 @@ def test_a_batch_that_was_missed_ends_it_and_its_batches(job: WrittenCheckpoint,
         else:
             job.next_batch += 1
     (job.path / "commits/1").unlink()
-    wait_until(lambda: aside.reader(1, StateReader(storage)) is None)
+    wait_until(lambda: aside.reader(1, StateReader(storage)) is None, "the end of batch 1 put aside")
     aside.end()
 
 
@@ -251,11 +255,13 @@ def test_no_more_bytes_are_put_aside_than_allowed(job: WrittenCheckpoint, tmp_pa
     aside = begun(storage, tmp_path, most_bytes=1000)
     for n in range(1, 30):
         commit(job, [("a", n)])
-    wait_until(lambda: aside.reader(1, StateReader(storage)) is not None)
-    time.sleep(0.1)
-    put = [int(path.name) for path in tmp_path.glob("aside-*/commits/*")]
+    wait_until(lambda: aside.reader(1, StateReader(storage)) is not None, "batch 1 put aside")
+
+    def put() -> list[int]:
+        return [int(path.name) for path in tmp_path.glob("aside-*/commits/*")]
+
+    stays(lambda: max(put()) < 29, "the last batch isn't put aside")
     size = sum(path.stat().st_size for path in tmp_path.glob("aside-*/state/**/*.delta") if int(path.stem) > 1)
-    assert max(put) < 29
     assert size < 1000 + 2 * (job.path / "state/0/0/2.delta").stat().st_size
     aside.end()
 
@@ -280,23 +286,30 @@ def test_a_folder_that_cant_be_made_is_said(job: WrittenCheckpoint, tmp_path: Pa
     aside.end()
 
 
-def test_why_batches_arent_put_aside_is_shown_until_they_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_why_batches_arent_put_aside_is_shown_until_they_are(
+    job: WrittenCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level("INFO", logger="millpond")
-    job, home = WrittenCheckpoint(tmp_path / "ck"), tmp_path / "home"
-    job.plan([(f"row {n}", n) for n in range(40_000)], snapshot=True)
-    job.commit()
-    settings = ReplicaSettings(rebuild_batch_rows=1)  # a slow build
-    with millpond.open(job.path, replica_dir=home, settings=settings, wait_seconds=0) as pond:
-        wait_until(lambda: pond.statistics()["ck"]["state"] == "building")
+    home, begins, may_begin, real = tmp_path / "home", threading.Event(), threading.Event(), Generations.build
+
+    def build(*words: Any) -> Any:
+        begins.set()
+        assert may_begin.wait(300)
+        return real(*words)
+
+    monkeypatch.setattr(Generations, "build", build)  # a slow build
+    with millpond.open(job.path, replica_dir=home, wait_seconds=0) as pond:
+        assert begins.wait(60)
         (folder,) = home.glob("replicas/*/aside-*/offsets")
         folder.rename(tmp_path / "away")
         folder.touch()  # no file can be below a file
         commit(job, [("a", 1)])
-        wait_until(lambda: pond.statistics()["ck"]["aside_error"] is not None)
+        wait_until(lambda: pond.statistics()["ck"]["aside_error"] is not None, "the error that a batch isn't put aside")
         assert pond.statistics()["ck"]["aside_errors"] > 0
         folder.unlink()
         (tmp_path / "away").rename(folder)
-        wait_until(lambda: pond.statistics()["ck"]["aside_error"] is None)
+        wait_until(lambda: pond.statistics()["ck"]["aside_error"] is None, "the end of that error")
+        may_begin.set()
         pond.catch_up(60)
         assert pond.statistics()["ck"]["batches_aside"] == 1
         assert pond[TABLE].get(k="a")["v"] == 1
@@ -308,7 +321,7 @@ def test_a_full_disk_is_said_and_the_batch_put_aside_when_there_is_room(tmp_path
     skip_without_mounts()
     command = ["unshare", "-m", sys.executable, "-m", "replica.test_aside", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.returncode == 0, done.stderr
 
 
@@ -324,12 +337,12 @@ def fill_the_disk(home: Path) -> None:
         while other.write(b"x" * 4096):
             pass
     commit(job, [("b" * 10_000, 1)])
-    wait_until(lambda: errors.error is not None)
+    wait_until(lambda: errors.error is not None, "the error of the full disk")
     assert errors.errors > 0
     assert aside.reader(1, StateReader(storage)) is None
     (disk / "other").unlink()
-    wait_until(lambda: aside.reader(1, StateReader(storage)) is not None)
-    wait_until(lambda: errors.error is None)
+    wait_until(lambda: aside.reader(1, StateReader(storage)) is not None, "batch 1 put aside")
+    wait_until(lambda: errors.error is None, "the end of the error")
     aside.end()
     assert not list(disk.iterdir())
 
@@ -342,7 +355,7 @@ def test_from_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     store, batch = read_stores(s3, Batch(0))[0][0], Batch(1)
     aside = begun(s3, tmp_path)
     job.batch([("a", 1), ("bb", 2)])
-    wait_until(lambda: aside.reader(batch, StateReader(s3)) is not None)
+    wait_until(lambda: aside.reader(batch, StateReader(s3)) is not None, "batch 1 put aside")
     expected = [changes_of(StateReader(s3), read_batch(s3, batch), store, partition) for partition in range(2)]
     committed_ns = read_batch(s3, batch).committed_ns
     for partition in range(2):

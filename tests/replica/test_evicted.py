@@ -39,7 +39,7 @@ def test_where_expired_rows_arent_kept_it_is_unknown(job: WrittenCheckpoint, tmp
     with millpond.open(job.path, replica_dir=tmp_path / "home", retention=keep) as pond:
         commit(job, (0, None), watermark=1)
         commit(job, (9, 9))
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert pond[TABLE].get(k=at(0)).evicted is None
         assert pond[TABLE].get(k=at(20)).evicted is False
 
@@ -76,7 +76,7 @@ def test_of_rows_that_arent_kept_when_they_expire_it_is_unknown(
     with millpond.open(job.checkpoint, replica_dir=tmp_path / "home", wait_seconds=0) as pond:
         for batch in range(job.last + 1):
             job.commit(batch)
-            pond.catch_up(20)
+            pond.catch_up(60)
             (name,) = (t for t in pond.tables() if t.endswith(f"_{table}"))
             rows = pond[name].with_closed().scan()
             for row in rows:

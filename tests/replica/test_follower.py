@@ -20,6 +20,7 @@ from millpond.errors import CheckpointError, MillpondError, ReplicaError
 from millpond.settings import ReplicaSettings
 from oracles.ends import condition_of
 from spark_files.checkpoint import WrittenCheckpoint, delta_file
+from suite.waiting import stays, wait_until
 
 TABLE = "ck.aggregate_0"
 
@@ -38,13 +39,6 @@ def commit(checkpoint: WrittenCheckpoint, changes: list[tuple[str, int | None]],
 
 def read(pond: millpond.Pond) -> dict[str, int]:
     return {row["k"]: row["v"] for row in pond[TABLE].scan()}
-
-
-def wait_until(happened: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it didn't happen in time"
-        time.sleep(0.01)
 
 
 def test_a_reader_never_sees_half_a_batch(job: WrittenCheckpoint, tmp_path: Path) -> None:
@@ -71,12 +65,12 @@ def test_a_second_pond_attaches_and_takes_over(job: WrittenCheckpoint, tmp_path:
     with millpond.open(job.path, replica_dir=tmp_path / "home") as second:
         assert second.statistics()["ck"]["following"] is False
         commit(job, [("a", 2)])
-        second.catch_up(10)
+        second.catch_up(60)
         assert read(second) == {"a": 2, "b": 1}
         first.close()
-        wait_until(lambda: second.statistics()["ck"]["following"])
+        wait_until(lambda: second.statistics()["ck"]["following"], "the second pond's turn to follow")
         commit(job, [("a", 3)])
-        second.catch_up(10)
+        second.catch_up(60)
         assert read(second) == {"a": 3, "b": 1}
 
 
@@ -86,7 +80,7 @@ def test_when_the_follower_is_another_process_that_is_killed(job: WrittenCheckpo
         import millpond, time
         pond = millpond.open({str(job.path)!r}, replica_dir={str(tmp_path / "home")!r})
         print("ready", flush=True)
-        time.sleep(100)
+        time.sleep(600)
         """
     )
     other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -95,14 +89,14 @@ def test_when_the_follower_is_another_process_that_is_killed(job: WrittenCheckpo
         assert other.stdout.readline() == "ready\n"
         with millpond.open(job.path, replica_dir=tmp_path / "home") as pond:
             commit(job, [("a", 2)])
-            pond.catch_up(10)
+            pond.catch_up(60)
             assert read(pond) == {"a": 2, "b": 1}
             statistics = pond.statistics()["ck"]
             assert (statistics["following"], statistics["pid"]) == (False, other.pid)
             other.kill()
             other.wait()
             commit(job, [("a", 3)])
-            pond.catch_up(10)
+            pond.catch_up(60)
             assert read(pond) == {"a": 3, "b": 1}
             assert pond.statistics()["ck"]["following"] is True
     finally:
@@ -126,8 +120,7 @@ def test_a_gap_is_filled_from_the_newest_snapshot_while_the_old_state_is_served(
 def test_a_batch_that_was_never_committed_is_not_seen(job: WrittenCheckpoint, tmp_path: Path) -> None:
     with millpond.open(job.path, replica_dir=tmp_path / "home") as pond:
         job.plan([("a", 99)], snapshot=False)
-        time.sleep(0.1)
-        assert read(pond) == {"a": 1, "b": 1}
+        stays(lambda: read(pond) == {"a": 1, "b": 1}, "the rows of the committed batch")
         assert pond[TABLE].get(k="a").lag.behind_batches == 0
 
 
@@ -146,7 +139,7 @@ def test_the_four_numbers_tell_how_far_behind_a_reader_is(job: WrittenCheckpoint
         assert row == {"k": "a", "v": 1}
         assert row.batch == 0
         assert row.lag.behind_batches == 2
-        assert 59 < row.behind_seconds < 70
+        assert 59 < row.behind_seconds < 300
         assert row.lag.event_lag_seconds is None
         assert row.job_state == "unknown"
         assert reader.ready(max_behind_seconds=5)[0] is False
@@ -204,9 +197,9 @@ def test_deleting_the_replica_under_a_running_pond_is_safe(job: WrittenCheckpoin
     with millpond.open(job.path, replica_dir=home) as pond:
         home.rename(tmp_path / "gone")  # by a rename: otherwise the follower may write into the folder during the deletion
         shutil.rmtree(tmp_path / "gone", ignore_errors=True)  # the follower deletes what it has open by itself
-        wait_until(lambda: bool(list(home.glob("replicas/*/current"))))
+        wait_until(lambda: list(home.glob("replicas/*/current")), "another replica")
         commit(job, [("a", 2)])
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert read(pond) == {"a": 2, "b": 1}
 
 
@@ -234,7 +227,7 @@ def test_a_forked_process_is_refused(job: WrittenCheckpoint, tmp_path: Path) -> 
         answers = context.Queue()
         child = context.Process(target=_read_after_fork, args=(pond, answers))
         child.start()
-        assert answers.get(timeout=20) == "REPLICA_CLOSED"
+        assert answers.get(timeout=60) == "REPLICA_CLOSED"
         child.join()
 
 
@@ -271,7 +264,7 @@ def test_a_damaged_change_file_stops_the_replica_at_the_batch_before(
             path = job.path / f"state/0/{partition}/2.delta"
             path.write_bytes(damage(delta_file([("a", 2)])))
         job.commit()
-        assert condition_of(lambda: pond.catch_up(5)) == condition
+        assert condition_of(lambda: pond.catch_up(60)) == condition
         row = pond[TABLE].get(k="a")
         assert (row["v"], row.batch, row.lag.behind_batches) == (1, 0, 1)
         error = pond.statistics()["ck"]["error"]
@@ -280,8 +273,7 @@ def test_a_damaged_change_file_stops_the_replica_at_the_batch_before(
         assert pond.ready(max_behind_seconds=0.0)[0] is False
         for partition in range(2):
             (job.path / f"state/0/{partition}/2.delta").write_bytes(delta_file([("a", 2)] if partition else []))
-        pond.catch_up(20)
-        assert pond[TABLE].get(k="a")["v"] == 2
+        wait_until(lambda: pond[TABLE].get(k="a")["v"] == 2, "the batch whose files are mended")
 
 
 def test_an_unknown_provider_is_refused_by_name(job: WrittenCheckpoint, tmp_path: Path) -> None:
@@ -306,7 +298,7 @@ def test_a_full_disk_is_said_and_nothing_is_lost(job: WrittenCheckpoint, tmp_pat
     small = ReplicaSettings(map_size_bytes=256 * 1024)
     with millpond.open(job.path, replica_dir=tmp_path / "home", settings=small) as pond:
         commit(job, [(f"key {n} " + "x" * 400, n) for n in range(2000)])
-        assert condition_of(lambda: pond.catch_up(5)) == "DISK_FULL"
+        assert condition_of(lambda: pond.catch_up(60)) == "DISK_FULL"
         assert read(pond) == {"a": 1, "b": 1}
 
 
@@ -337,11 +329,11 @@ def test_what_a_follower_meets_is_logged_once_and_when_it_is_over(
         for delta in deltas:
             delta.write_bytes(b"damaged")
         job.commit()
-        wait_until(lambda: pond.statistics()["ck"]["errors"] > 3)
+        wait_until(lambda: pond.statistics()["ck"]["errors"] > 3, "the follower's fourth error")
         (failed,) = lines("follower.failed")
         for fact in ("condition=INCOMPLETE_FILE", "checkpoint=", "message=", "hint="):
             assert fact in failed
         for delta, data in zip(deltas, whole, strict=True):
             delta.write_bytes(data)
-        wait_until(lambda: bool(lines("follower.recovered")))
+        wait_until(lambda: lines("follower.recovered"), "the line of the log that it is over")
         assert read(pond) == {"a": 1, "b": 1, "c": 1}

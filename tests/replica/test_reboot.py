@@ -15,6 +15,7 @@ from millpond.errors import MillpondError
 from millpond.replica.journal.segments import decode_segment, read_mark, segments
 from millpond.schema.types import Field, atomic
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 TABLE = "ck.aggregate_0"
 TIME = (Field("k", atomic("timestamp")),)
@@ -82,7 +83,7 @@ def test_rows_that_expired_are_after_a_reboot_what_they_were_before(tmp_path: Pa
     with job.open() as pond:
         for minute in range(6):
             job.commit((minute, None), (minute + 10, 1))
-        pond.catch_up(10)
+        pond.catch_up(60)
         before = shown(pond)
     assert [final for *_, final, _ in before].count(True) == 6
     for _ in range(3):
@@ -99,7 +100,7 @@ def test_rows_that_expired_are_after_a_reboot_what_they_were_before(tmp_path: Pa
 def test_windows_that_expired_before_a_gap_are_told_and_those_in_it_are_unknown(job: Job) -> None:
     with job.open() as pond:
         job.commit((0, None), (1, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
     job.reboot()
     job.commit((2, None))
     job.commit((3, None), snapshot=True)
@@ -118,7 +119,7 @@ def test_of_keys_that_may_come_back_nothing_is_told_after_a_gap_but_that_they_ex
     job.commit((0, 5), (1, 1))
     with job.open() as pond:
         job.commit((0, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
     job.reboot()
     job.commit((0, 6))
     job.commit((0, None))
@@ -128,7 +129,7 @@ def test_of_keys_that_may_come_back_nothing_is_told_after_a_gap_but_that_they_ex
         assert (gone, gone.evicted) == ({}, True)
         job.commit((0, 8))
         job.commit((0, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert shown(pond)[0] == (at(0), 8, True, 5)
 
 
@@ -137,7 +138,7 @@ def test_a_key_that_is_in_the_state_again_is_live(tmp_path: Path) -> None:
     job.commit((0, 5), (1, 1))
     with job.open() as pond:
         job.commit((0, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
     job.commit((0, 6))
     job.reboot()
     with job.open() as pond:
@@ -150,11 +151,11 @@ def test_of_a_key_that_expired_twice_the_last_value_is_told(tmp_path: Path) -> N
     for value in (6, 7):
         with job.open() as pond:
             job.commit((0, None))
-            pond.catch_up(10)
+            pond.catch_up(60)
         job.commit((0, value))
     with job.open() as pond:
         job.commit((0, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
         before = shown(pond)
     assert before[0][:3] == (at(0), 7, True)
     job.reboot()
@@ -165,7 +166,7 @@ def test_of_a_key_that_expired_twice_the_last_value_is_told(tmp_path: Path) -> N
 def test_another_job_at_the_path_gets_nothing_of_the_one_before(job: Job) -> None:
     with job.open() as pond:
         job.commit((0, None), (1, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
     job.reboot()
     shutil.rmtree(job.checkpoint.path)
     job.checkpoint = job.new("job-2")
@@ -184,11 +185,11 @@ def test_a_job_that_was_rewound_gets_nothing_of_what_it_takes_back(job: Job, reb
     with job.open() as pond:
         for minute in range(5):
             if minute == back_to:
-                pond.catch_up(10)
+                pond.catch_up(60)
                 shutil.copytree(job.checkpoint.path, saved)
                 state = [dict(rows) for rows in job.checkpoint.state]
             job.commit((minute, None), (minute + 10, 1))
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert sum(row[2] for row in shown(pond)) == 5
     if reboot:
         job.reboot()
@@ -209,7 +210,7 @@ def test_whatever_of_the_journal_is_torn_off_nothing_wrong_is_told(job: Job) -> 
     with job.open() as pond:
         for minute in range(4):
             job.commit((minute, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
         before = shown(pond)
     shutil.copytree(job.place, job.root / "kept")
     (segment,) = (job.root / "kept").glob("closed-*/*/*")
@@ -243,7 +244,7 @@ def _name(job: Job) -> str:
 def test_without_a_mark_nothing_is_told(job: Job, what: str) -> None:
     with job.open() as pond:
         job.commit((0, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
     mark = job.place / "closed.json"
     if what == "mark":
         mark.unlink()
@@ -256,7 +257,7 @@ def test_without_a_mark_nothing_is_told(job: Job, what: str) -> None:
         assert not any(row[2] for row in shown(pond))
         assert pond[TABLE].get(k=at(0)).evicted is None
         job.commit((1, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
     assert read_mark(job.place) is not None
     assert len(list(job.place.glob("closed-*"))) == 1
     job.reboot()
@@ -267,7 +268,7 @@ def test_without_a_mark_nothing_is_told(job: Job, what: str) -> None:
 def test_rows_are_kept_over_another_format_of_the_replica(job: Job) -> None:
     with job.open() as pond:
         job.commit((0, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
         before = shown(pond)
     (job.place / "current").unlink()
     with job.open() as pond:
@@ -280,7 +281,7 @@ def test_history_before_a_reboot_is_gone_and_says_so(job: Job) -> None:
     with job.open(retention=keep) as pond:
         token = pond[TABLE].changes().token
         job.commit((20, 20))
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert len(pond[TABLE].changes(token)) == 1
     job.reboot()
     job.commit((21, 21))
@@ -294,7 +295,7 @@ def test_history_before_a_reboot_is_gone_and_says_so(job: Job) -> None:
             assert condition(lambda batch=batch: pond[TABLE].changes(since=batch)) == "HISTORY_GONE"
         fresh = pond[TABLE].changes().token
         job.commit((22, 22))
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert [change.new for change in pond[TABLE].changes(fresh)] == [{"k": at(22), "v": 22}]
 
 
@@ -303,7 +304,7 @@ def test_what_is_forgotten_is_dropped_and_not_told_again(job: Job) -> None:
     with job.open(retention=keep) as pond:
         for minute in range(10):
             job.commit((minute, None), (minute + 10, 1))
-        pond.catch_up(10)
+        pond.catch_up(60)
         before = shown(pond)
         assert 1 < sum(row[2] for row in before) < 10
     job.reboot()
@@ -311,7 +312,7 @@ def test_what_is_forgotten_is_dropped_and_not_told_again(job: Job) -> None:
         assert shown(pond) == before
     with job.open(retention=millpond.Retention(closed_seconds=0)) as pond:
         job.commit((20, 20))
-        pond.catch_up(10)
+        pond.catch_up(60)
     assert not list(job.place.glob("closed*"))
     assert not segments(job.place)
 
@@ -319,17 +320,17 @@ def test_what_is_forgotten_is_dropped_and_not_told_again(job: Job) -> None:
 def test_a_disk_that_takes_nothing_doesnt_stop_the_replica(job: Job) -> None:
     with job.open() as pond:
         job.commit((0, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
     (job.place / "closed.json").unlink()
     (job.place / "closed.json").mkdir()  # no file can be renamed to a folder
     with job.open() as pond:
         job.commit((1, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert sum(row[2] for row in shown(pond)) == 2
-        _wait(lambda: pond.statistics()["ck"]["journal_error"] is not None)
+        wait_until(lambda: pond.statistics()["ck"]["journal_error"] is not None, "the journal's error")
         assert pond.statistics()["ck"]["journal_errors"] > 0
         (job.place / "closed.json").rmdir()
-        _wait(lambda: pond.statistics()["ck"]["journal_error"] is None)
+        wait_until(lambda: pond.statistics()["ck"]["journal_error"] is None, "the end of the journal's error")
         before = shown(pond)
     assert len(list(job.place.glob("closed-*"))) == 1
     job.reboot()
@@ -337,24 +338,15 @@ def test_a_disk_that_takes_nothing_doesnt_stop_the_replica(job: Job) -> None:
         assert shown(pond) == before
 
 
-def _wait(happened: Callable[[], bool]) -> None:
-    import time
-
-    deadline = time.monotonic() + 15
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_journal_that_was_damaged_is_written_anew_from_the_replica(job: Job) -> None:
     with job.open() as pond:
         job.commit((0, None), (1, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
     (segment,) = job.place.glob("closed-*/*/*")
     segment.write_bytes(segment.read_bytes()[:-1])
     with job.open() as pond:
         job.commit((2, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
         before = shown(pond)
     assert not segment.exists()
     job.reboot()
@@ -367,12 +359,12 @@ def test_a_killed_process_leaves_nothing_out(job: Job) -> None:
     """LMDB has everything that the killed process applied; the next process completes the journal from it."""
     with job.open() as pond:
         job.commit((0, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
     saved = job.root / "saved"
     shutil.copytree(job.place, saved)
     with job.open() as pond:
         job.commit((1, None))
-        pond.catch_up(10)
+        pond.catch_up(60)
     for name in ("closed.json", *(path.name for path in saved.glob("closed-*"))):
         there = job.place / name
         shutil.rmtree(there) if there.is_dir() else there.unlink()

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from millpond.errors import CheckpointError
 from millpond.storage import open_storage
 from millpond.tables.cold.report import inspect_job
 from spark_files.checkpoint import WrittenCheckpoint, delta_file
+from suite.waiting import stays, wait_until
 
 TABLE = "ck.aggregate_0"
 HOUR_NS = 3600 * 10**9
@@ -48,7 +50,7 @@ def test_a_batch_that_failed_and_was_run_again_with_other_input_shows_the_second
         job.plan([("a", 200)], snapshot=False)
         assert read(pond) == {"a": 2, "bb": 2}
         job.commit()
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert read(pond) == {"a": 200, "bb": 2}
 
 
@@ -63,7 +65,7 @@ def test_what_a_second_attempt_of_the_same_task_leaves_behind_is_not_read(job: W
         (folder / "_tmp_4").write_bytes(b"x")
         job.write("state/0/1/4.delta", delta_file([("a", 7)]))  # the other attempt, the same content
         job.commit()
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert read(pond) == {"a": 7, "bb": 2}
     assert inspect_job(open_jobs(job.path)[0]).unread == ()
 
@@ -75,11 +77,10 @@ def test_state_files_that_appear_after_their_commit_are_waited_for(job: WrittenC
         late = job.path / "state/0/0/4.delta"
         late.rename(job.path / "kept")
         job.commit()
-        time.sleep(0.3)
-        assert read(pond) == {"a": 2, "bb": 2}
+        stays(lambda: read(pond) == {"a": 2, "bb": 2}, "the rows of the batch before")
         assert pond[TABLE].get(k="a").batch == 2
         (job.path / "kept").rename(late)
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert read(pond) == {"a": 9, "bb": 9}
 
 
@@ -102,20 +103,18 @@ def test_a_clean_up_during_a_bootstrap_is_met_with_another_bootstrap(tmp_path: P
     try:
         for _ in range(20):
             with millpond.open(checkpoint.path, replica_dir="memory://", wait_seconds=0) as pond:
-                deadline = time.monotonic() + 20
-                while time.monotonic() < deadline:
+
+                def rows_if_there(pond: millpond.Pond = pond) -> Any:
                     try:
-                        rows = pond[TABLE].scan()
+                        return pond[TABLE].scan()
                     except millpond.MillpondError as error:
                         assert error.condition in ("REPLICA_BUILDING", "FILE_GONE", "UNKNOWN_TABLE", "NO_COMMITTED_BATCH"), error
-                        time.sleep(0.01)
-                        continue
-                    found = {row["k"]: row["v"] for row in rows}
-                    assert found["a"] == found["bb"] == rows.batch
-                    assert all(found[f"k{n}"] == n for n in range(30))
-                    break
-                else:
-                    pytest.fail("never read")
+                        return None
+
+                rows = wait_until(rows_if_there, "a replica that can be read")
+                found = {row["k"]: row["v"] for row in rows}
+                assert found["a"] == found["bb"] == rows.batch
+                assert all(found[f"k{n}"] == n for n in range(30))
     finally:
         stop.set()
         writer.join()
@@ -153,7 +152,7 @@ def test_a_snapshot_that_outlived_a_rewind_in_place_is_refused_by_name(tmp_path:
     assert refused.value.context["path"].endswith("5.snapshot")
     with (
         pytest.raises(millpond.MillpondError) as at_the_door,
-        millpond.open(checkpoint.path, replica_dir="memory://", wait_seconds=2),
+        millpond.open(checkpoint.path, replica_dir="memory://", wait_seconds=60),
     ):
         pass
     assert at_the_door.value.condition == "REWOUND_IN_PLACE"
@@ -177,7 +176,7 @@ def test_a_replica_that_follows_goes_on_over_a_rewind_only_by_its_changes(tmp_pa
         os.utime(stale, ns=(0, 0))
         checkpoint.plan([("a", 3)], snapshot=False)
         checkpoint.commit()
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert read(pond) == {"a": 3}
 
 

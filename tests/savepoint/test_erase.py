@@ -186,7 +186,7 @@ def job(tmp_path: Path) -> WrittenCheckpoint:
         for batch, value in enumerate(values):
             job.plan([((NAME,), value), ((f"k{batch}",), batch), (("k",), batch)], snapshot=batch == 2)
             job.commit()
-            archiver.wait_for_batch(batch, timeout_seconds=20)
+            archiver.wait_for_batch(batch, timeout_seconds=60)
             if batch:
                 plan_savepoint(tmp_path / "pond", f"at-{batch}").run()
     export_savepoint(open_savepoint(tmp_path / "pond", "at-3"), tmp_path / "at-3.tar")
@@ -496,7 +496,7 @@ def test_the_archive_goes_on_in_the_same_generation(job: WrittenCheckpoint, tmp_
         for batch in (4, 5):
             job.plan([((f"k{batch}",), batch)], snapshot=False)
             job.commit()
-            archiver.wait_for_batch(batch, timeout_seconds=20)
+            archiver.wait_for_batch(batch, timeout_seconds=60)
         assert (archiver.status().batches, archiver.status().lost) == (2, ())
     rows = everything(tmp_path, job)
     assert [name.partition("-batch-")[2] for name in rows if "-batch-" in name] == [f"{n}.generation-1" for n in range(6)]
@@ -550,7 +550,7 @@ def test_a_job_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell
         for number in committed_batches(open_storage(remote.place))[-2:]:
             plan_savepoint(remote.place, f"at-{number}", batch=int(number)).run()
         with millpond.archive(remote.place, remote.archive) as archiver:
-            archiver.wait_for_batch(int(committed_batches(open_storage(remote.place))[-1]), timeout_seconds=20)
+            archiver.wait_for_batch(int(committed_batches(open_storage(remote.place))[-1]), timeout_seconds=60)
 
     fill()
     found = a_key(GOLDEN / cell / "checkpoint", random.Random(3))

@@ -93,14 +93,14 @@ def test_a_job_is_rescaled_in_its_place(job: WrittenCheckpoint, tmp_path: Path) 
 
 def test_readers_go_on_and_the_log_says_rescaled(job: WrittenCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pond = tmp_path / "pond"
-    with caplog.at_level(logging.INFO), millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=30) as opened:
+    with caplog.at_level(logging.INFO), millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60) as opened:
         table = opened["counts.aggregate_0"]
         assert {row["k"]: row["v"] for row in table.scan()} == ROWS
         for number in (5, 3):
             plan_rescale(pond, number).run()
             for _ in range(20):
                 assert {row["k"]: row["v"] for row in table.scan()} == ROWS  # never refused
-            opened.catch_up(30)
+            opened.catch_up(60)
     said = [str(record.msg) for record in caplog.records if "job.rescaled" in str(record.msg)]
     assert any("partitions_before=2" in line and "partitions=5" in line for line in said)
     assert not any("JOB_REPLACED" in str(record.msg) for record in caplog.records)
@@ -109,11 +109,11 @@ def test_readers_go_on_and_the_log_says_rescaled(job: WrittenCheckpoint, tmp_pat
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_a_replica_that_nobody_followed_meanwhile_knows_the_job_again(job: WrittenCheckpoint, tmp_path: Path, times: int) -> None:
     pond, home = tmp_path / "pond", tmp_path / "home"
-    with millpond.open(pond, replica_dir=home, wait_seconds=30) as opened:
-        opened.catch_up(30)
+    with millpond.open(pond, replica_dir=home, wait_seconds=60) as opened:
+        opened.catch_up(60)
     for number in (5, 3, 4, 1, 5)[:times]:
         plan_rescale(pond, number).run()
-    with millpond.open(pond, replica_dir=home, follow=False, wait_seconds=5) as opened:
+    with millpond.open(pond, replica_dir=home, follow=False, wait_seconds=60) as opened:
         assert {row["k"]: row["v"] for row in opened["counts.aggregate_0"].scan()} == ROWS
     # Another job at that place isn't taken for it.
     note = job.path / ".rescaled.json"

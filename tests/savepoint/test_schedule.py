@@ -17,6 +17,7 @@ from millpond.savepoint.manage.folder import list_savepoints
 from millpond.savepoint.manage.prune import keep_of
 from millpond.savepoint.manage.schedule import Schedule
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import stays, wait_until
 
 HOUR = 3_600_000
 
@@ -93,14 +94,10 @@ def test_it_tries_again(tmp_path: Path) -> None:
     job = WrittenCheckpoint(tmp_path / "ck")
     job.plan([("a", 1)], snapshot=True)
     with millpond.schedule_savepoints(tmp_path / "ck", "1h", keep_last=1) as schedule:
-        deadline = time.monotonic() + 20
-        while schedule.status().last_error is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert schedule.status().last_error is not None
-        assert schedule.status().last_error.condition == "NO_COMMITTED_BATCH"
+        error = wait_until(lambda: schedule.status().last_error, "the schedule's first error")
+        assert error.condition == "NO_COMMITTED_BATCH"
         job.commit()
-        while not schedule.status().made and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: schedule.status().made, "the first savepoint")
     assert (schedule.status().made, schedule.status().last_error) == (1, None)
 
 
@@ -114,12 +111,10 @@ def test_wrong_words(job: WrittenCheckpoint, tmp_path: Path) -> None:
 def test_the_command(job: WrittenCheckpoint, tmp_path: Path) -> None:
     words = ["savepoint", "schedule", str(tmp_path / "ck"), "--every", "1h", "--keep-last", "2", "--count"]
     with subprocess.Popen([sys.executable, "-m", "millpond.cli", *words], stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not names(tmp_path / "ck") and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.5)
+        wait_until(lambda: names(tmp_path / "ck"), "the first savepoint", unless=lambda: process.poll() is not None)
+        stays(lambda: len(names(tmp_path / "ck")) == 1, "one savepoint")
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "made; 0 deleted" in said
     assert len(names(tmp_path / "ck")) == 1

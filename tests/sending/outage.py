@@ -28,6 +28,7 @@ from servers.kafka import KafkaBroker
 from servers.postgres import PostgresServer
 from spark_files.batches import Batches
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 TABLE = "ck.aggregate_0"
 KINDS = ("changelog", "compacted", "postgres", "webhook")
@@ -125,9 +126,11 @@ class Sending:
     def wait_for(self, batch: int, timeout_seconds: float) -> float:
         """Wait until that batch is sent; returns how long it took."""
         began = time.monotonic()
-        while (said := self.look()).get("batch", -1) < batch or _FAILS in said:
-            assert time.monotonic() - began < timeout_seconds, (self.kind, said, self.words()[-2000:])
-            time.sleep(0.2)
+        wait_until(
+            lambda: (said := self.look()).get("batch", -1) >= batch and _FAILS not in said,
+            f"batch {batch} at {self.kind}, see {self.folder / 'log'}",
+            seconds=timeout_seconds,
+        )
         return time.monotonic() - began
 
     def end(self) -> None:

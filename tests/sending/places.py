@@ -175,7 +175,7 @@ def committed_records(broker: str, topic: str) -> list[tuple[Any, Any]]:
             "auto.offset.reset": "earliest",
         }
     )
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     records, left = [], len(partitions)
     while left:

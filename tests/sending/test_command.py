@@ -50,7 +50,7 @@ def test_a_job_without_history_says_how_to_keep_it(job: Job, tmp_path: Path) -> 
     with millpond.open(job.checkpoint.path, replica_dir=tmp_path / "other") as pond:
         sender = millpond.send(pond, TABLE, to=f"sqlite://{tmp_path}/sent.db")
         with sender, pytest.raises(MillpondError) as raised:
-            sender.wait_for_batch(job.newest, 20)
+            sender.wait_for_batch(job.newest, 60)
     assert raised.value.condition == "HISTORY_GONE"
     assert "history" in raised.value.hint
 

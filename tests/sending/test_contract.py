@@ -17,6 +17,7 @@ from millpond.sending.sender import Sender
 from sending.places import BROKERED, KINDS, Kafka, Place, parse, place
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few, examples
+from suite.waiting import wait_until
 
 TABLE = "ck.aggregate_0"
 ALL = millpond.Retention(history_batches=None)
@@ -80,7 +81,7 @@ def sender(job: Job, target: Place, **options: Any) -> Sender:
 
 def send(job: Job, target: Place, **options: Any) -> Sender:
     """Send all that is committed."""
-    job.pond.catch_up(10)
+    job.pond.catch_up(60)
     made = sender(job, target, **options)
     made.run(once=True)
     return made
@@ -134,7 +135,7 @@ def test_what_isn_t_committed_is_never_seen(job: Job, target: Place, monkeypatch
     first = job.newest
     for when in ("before", "after", "before"):
         job.batch()
-        job.pond.catch_up(10)
+        job.pond.catch_up(60)
         made = sender(job, target)
         commit = made.target.commit
 
@@ -192,7 +193,7 @@ def test_a_sender_that_was_away_for_longer_than_history_sends_the_whole_table_if
     send(job, target)
     for _ in range(10):
         job.batch()
-        job.pond.catch_up(10)
+        job.pond.catch_up(60)
     before = target.rows()
     for _ in range(2):
         with pytest.raises(MillpondError) as raised:
@@ -248,7 +249,7 @@ def test_a_second_sender_of_the_same_name_ends_the_first_or_itself(job: Job, tar
     one = sender(job, target)
     one.step()
     job.batch()
-    job.pond.catch_up(10)
+    job.pond.catch_up(60)
     two = sender(job, target)
     conditions = []
     for made in (two, one):
@@ -278,9 +279,9 @@ def test_a_sender_in_a_thread_follows_the_job(job: Job, target: Place) -> None:
     with sender(job, target).start() as made:
         for _ in range(5):
             job.batch()
-            made.wait_for_batch(job.newest, 20)
+            made.wait_for_batch(job.newest, 60)
+        wait_until(lambda: made.status().state == "following", "a sender that follows")
         status = made.status()
-        assert status.state == "following"
         assert status.lag_seconds is not None
     assert made.status().state == "ended"
     assert target.rows() == job.checkpoint.content()
@@ -294,14 +295,14 @@ def test_a_webhook_that_answers_badly_is_asked_again(job: Job, target: Any) -> N
     with sender(job, target).start() as made:
         for _ in range(3):
             job.batch()
-            made.wait_for_batch(job.newest, 20)
+            made.wait_for_batch(job.newest, 60)
         assert made.status().errors >= 4
     assert target.rows() == job.checkpoint.content()
     for headers, body in target.requests:
         identity, stamp = headers["webhook-id"], headers["webhook-timestamp"]
         assert headers["webhook-signature"] == sign(parse_secret(target.SECRET, "x"), identity, stamp, body)
         assert headers["x-own"] == "1"
-        assert abs(time.time() - int(stamp)) < 60
+        assert abs(time.time() - int(stamp)) < 600
 
 
 @pytest.mark.parametrize("seed", a_few(range(examples(20)), 2, long=6))
@@ -326,7 +327,7 @@ def test_random_ends_of_a_sender_to_sqlite(tmp_path: Path, seed: int, monkeypatc
             monkeypatch.setattr(made.target, name, failing)
         for _ in range(20):
             job.batch()
-            job.pond.catch_up(10)
+            job.pond.catch_up(60)
             try:
                 made.step()
             except OSError:

@@ -20,6 +20,7 @@ from sending.outage import TABLE, Written
 from sending.places import Kafka, committed_records, parse
 from servers.kafka import KafkaBroker
 from suite.sizes import IS_EVERY, a_few
+from suite.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.long]
 KILLS = int(os.environ.get("MILLPOND_KILLS", "25" if IS_EVERY else "4"))
@@ -75,7 +76,7 @@ def test_killed_senders_and_brokers_lose_nothing_and_send_nothing_twice(tmp_path
     written, chance = Written(tmp_path, seed, 0.01), random.Random(f"{form}/{seed}")
     retention = millpond.Retention(history_batches=None)
     with millpond.open(written.checkpoint.path, replica_dir=tmp_path / "home", retention=retention) as pond:
-        pond.catch_up(10)
+        pond.catch_up(60)
         storm = Killed(tmp_path, written, form, chance)
         try:
             first = _send_whole(pond, storm.place)
@@ -85,7 +86,7 @@ def test_killed_senders_and_brokers_lose_nothing_and_send_nothing_twice(tmp_path
             time.sleep(2)
             written.end()
             storm.end()
-            pond.catch_up(30)
+            pond.catch_up(60)
             Sender(pond[TABLE], storm.place.to, options=storm.place.options).run(once=True)
             _check(storm.place, written, first)
         finally:
@@ -99,15 +100,11 @@ def test_killed_senders_and_brokers_lose_nothing_and_send_nothing_twice(tmp_path
 
 def _send_whole(pond: millpond.Pond, place: Kafka) -> int:
     """Wait until the sender has sent the whole table; returns its batch."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            if committed_records(place.broker, place.topic):  # it is one transaction
-                return pond[TABLE].scan().batch
-        except (KeyError, AssertionError):  # the topic isn't there yet
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    # It is one transaction.  The topic isn't there at first.
+    wait_until(
+        lambda: committed_records(place.broker, place.topic), "the whole table in the topic", ignoring=(KeyError, AssertionError)
+    )
+    return pond[TABLE].scan().batch
 
 
 def _check(place: Kafka, written: Written, first: int) -> None:

@@ -19,6 +19,7 @@ from sending.test_contract import Job, expected_changes, ordered, send
 from servers.kafka import KafkaBroker
 from servers.postgres import PostgresServer
 from suite.sizes import IS_EVERY, a_few
+from suite.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.long]
 KILLS, OUTAGES = (8, 3) if IS_EVERY else (3, 1)
@@ -75,19 +76,14 @@ def _outage(job: Job, target: Place, stop: Any, start: Any) -> None:
             stop()
             for _ in range(10):
                 job.batch(100)
-            deadline = time.monotonic() + 120
-            while (status := sender.status()).state != "waiting":
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            assert status.last_error is not None
-            assert status.last_error.condition == "TARGET_UNAVAILABLE"
-            while not (status := sender.status()).behind_batches:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: sender.status().state == "waiting", "the sender's wait for its target", seconds=120)
+            error = wait_until(lambda: sender.status().last_error, "the sender's error")
+            assert error.condition == "TARGET_UNAVAILABLE"
+            status = wait_until(lambda: (found := sender.status()).behind_batches and found, "a sender that is behind")
             assert status.behind_seconds >= 0
             start()
             sender.wait_for_batch(job.newest, 120)
-        assert sender.status().state == "following"
+        wait_until(lambda: sender.status().state == "following", "a sender that follows")
     check(job, target, first)
 
 

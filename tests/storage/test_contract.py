@@ -123,9 +123,11 @@ def test_a_reader_sees_the_old_file_or_the_new_one(storage: Storage) -> None:
     done = threading.Event()
 
     def replace() -> None:
-        for content in contents[1:]:
-            storage.write("file", content)
-        done.set()
+        try:
+            for content in contents[1:]:
+                storage.write("file", content)
+        finally:
+            done.set()
 
     writer = threading.Thread(target=replace)
     writer.start()
@@ -185,7 +187,7 @@ def test_empty_objects_that_stand_for_folders_are_no_files(s3: str) -> None:
     storage.write("commits/0", b"v1")
     place = f"{moto_server()}/{s3.removeprefix('s3://')}"
     for folder in ("", "commits/", "state/", "state/0/"):
-        urllib.request.urlopen(urllib.request.Request(f"{place}/{folder}", b"", method="PUT"), timeout=10).close()
+        urllib.request.urlopen(urllib.request.Request(f"{place}/{folder}", b"", method="PUT"), timeout=60).close()
     assert storage.names() == ["commits", "state"]
     assert storage.names("commits") == ["0"]
     assert storage.names("state") == ["0"]
@@ -206,7 +208,7 @@ def test_a_name_with_two_slashes_is_refused_and_not_passed_over(s3: str) -> None
     storage = open_storage(s3)
     storage.write("a/x", b"")
     place = f"{moto_server()}/{s3.removeprefix('s3://')}"
-    urllib.request.urlopen(urllib.request.Request(f"{place}/a//y", b"", method="PUT"), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(f"{place}/a//y", b"", method="PUT"), timeout=60).close()
     with pytest.raises(MillpondError) as caught:
         storage.names("a")
     assert caught.value.condition == "CORRUPT_FILE"

@@ -18,6 +18,7 @@ from millpond.storage import open_storage
 from servers.proxy import proxy
 from servers.s3 import QUICK, delete, moto_server, upload, use
 from spark_files.checkpoint import PARTITIONS, UploadedCheckpoint
+from suite.waiting import wait_until
 
 TABLE = "ck.aggregate_0"
 # Requests for a batch besides those for its change files, one for each partition of each store.
@@ -40,6 +41,7 @@ def requests(follower: Follower) -> int:
 
 def test_a_poll_that_finds_nothing_is_two_requests(follower: Follower) -> None:
     follower.step()  # includes the first look for skipped batches, which comes every ten seconds
+    follower._skipped_clock.seconds = 3600  # ten seconds may pass on a busy machine
     before = requests(follower)
     for _ in range(10):
         assert not follower.step()
@@ -82,7 +84,7 @@ def test_reads_make_no_request(job: UploadedCheckpoint, place: str, tmp_path: Pa
             opening = faults.count()
             for n in range(1, 4):
                 job.batch([("a", n), ("bb", n)])
-                wait_until(lambda n=n: reader[TABLE].get(k="a").batch == n)
+                wait_until(lambda n=n: reader[TABLE].get(k="a").batch == n, f"batch {n}")
                 for _ in range(50):
                     assert reader[TABLE].get(k="a")["v"] == n
                     assert len(reader[TABLE].scan()) == 2
@@ -100,13 +102,13 @@ def test_what_a_replica_lags_is_told_by_its_follower(job: UploadedCheckpoint, pl
         good = job.storage.read("state/0/1/2.delta", 1 << 20)
         job.storage.write("state/0/1/2.delta", good[:30])
         job.commit()
-        wait_until(lambda: pond[TABLE].get(k="a").lag.behind_batches == 1)
+        wait_until(lambda: pond[TABLE].get(k="a").lag.behind_batches == 1, "a row that is a batch behind")
         row = pond[TABLE].get(k="a")
         assert (row["v"], row.batch) == (0, 0)
-        wait_until(lambda: pond.statistics()["ck"]["error"] is not None)
+        wait_until(lambda: pond.statistics()["ck"]["error"] is not None, "the follower's error")
         assert pond.statistics()["ck"]["error"]["condition"] == "INCOMPLETE_FILE"
         job.storage.write("state/0/1/2.delta", good)
-        pond.catch_up(10)
+        wait_until(lambda: pond[TABLE].get(k="a").batch == 1, "the batch whose file is mended")
         row = pond[TABLE].get(k="a")
         assert (row["v"], row.batch, row.lag.behind_batches) == (1, 1, 0)
 
@@ -122,17 +124,20 @@ def test_a_reader_that_nobody_follows_for_looks_itself_now_and_then(
         with millpond.open(place, replica_dir=tmp_path, settings=lazy, follow=False, wait_seconds=0) as reader:
             assert reader[TABLE].get(k="a").lag.behind_batches == 0
             job.batch([("a", 1)])
-            wait_until(lambda: reader[TABLE].get(k="a").lag.behind_batches == 1)
-            before = faults.count()
+            wait_until(lambda: reader[TABLE].get(k="a").lag.behind_batches == 1, "a row that is a batch behind")
+            before, began = faults.count(), time.monotonic()
             for _ in range(100):
                 assert reader[TABLE].get(k="a").batch == 0
-            assert faults.count() - before <= 8
+            looks = 1 + (time.monotonic() - began) / lazy.remote_idle_poll_seconds
+            assert faults.count() - before <= 8 * looks
             faults.before = lambda method, path: "drop"
-            wait_until(lambda: reader[TABLE].get(k="a").behind_seconds > 1.5)
+            wait_until(lambda: reader[TABLE].get(k="a").behind_seconds > 1.5, "a row that is behind")
             faults.before = lambda method, path: None
             for name in ("metadata", *(f"{folder}/{n}" for folder in ("commits", "offsets") for n in (0, 1))):
                 delete(job.storage, name)
-            wait_until(lambda: condition_of(lambda: reader[TABLE].get(k="a")) == "JOB_REPLACED")
+            wait_until(
+                lambda: condition_of(lambda: reader[TABLE].get(k="a")) == "JOB_REPLACED", "the refusal of a job that is gone"
+            )
 
 
 def test_a_job_that_is_replaced_is_noticed_and_never_mixed(
@@ -145,11 +150,11 @@ def test_a_job_that_is_replaced_is_noticed_and_never_mixed(
         for folder in ("commits", "offsets", "state/0/0", "state/0/1"):
             for name in job.storage.sizes(folder):
                 delete(job.storage, f"{folder}/{name}")
-        wait_until(lambda: condition_of(lambda: pond[TABLE].get(k="a")) is not None)
+        wait_until(lambda: condition_of(lambda: pond[TABLE].get(k="a")) is not None, "the refusal of a job that is gone")
         again = upload_job("job-2")
         again.batch([("a", 70)])
-        wait_until(lambda: condition_of(lambda: pond[TABLE].get(k="a")) is None)
-        wait_until(lambda: pond[TABLE].get(k="a").batch == 1)
+        wait_until(lambda: condition_of(lambda: pond[TABLE].get(k="a")) is None, "the new job")
+        wait_until(lambda: pond[TABLE].get(k="a").batch == 1, "the new job's second batch")
         rows = {row["k"]: row["v"] for row in pond[TABLE].scan()}
         assert rows == {"a": 70, "bb": 0}
 
@@ -173,7 +178,7 @@ def test_a_replica_from_s3_equals_the_one_from_disk_at_every_batch(golden: Calla
             storage.write(f"commits/{batch}", content)
             found = {}
             for name, pond in (("local", local), ("remote", remote)):
-                pond.catch_up(20)
+                pond.catch_up(60)
                 tables = [pond[table] for table in pond.tables()]
                 assert tables
                 rows = [table.scan() for table in tables]
@@ -195,7 +200,7 @@ def test_a_snapshot_in_place_of_a_change_log_isnt_waited_for(golden: Callable[[s
     with millpond.open(place, replica_dir="memory://", settings=patient, wait_seconds=0) as pond:
         for batch, content in enumerate(commits):
             storage.write(f"commits/{batch}", content)
-            pond.catch_up(20)
+            pond.catch_up(60)
         (statistics,) = pond.statistics().values()
         assert (statistics["batch"], statistics["error"], statistics["errors"]) == (2, None, 0)
 
@@ -206,10 +211,3 @@ def condition_of(read: Callable[[], object]) -> str | None:
     except MillpondError as error:
         return error.condition
     return None
-
-
-def wait_until(happened: Callable[[], bool], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it didn't happen in time"
-        time.sleep(0.01)

@@ -19,6 +19,7 @@ from millpond.storage import open_storage
 from servers.proxy import proxy
 from servers.s3 import QUICK, moto_server, use
 from spark_files.checkpoint import UploadedCheckpoint
+from suite.waiting import wait_until
 
 
 @pytest.fixture
@@ -88,21 +89,15 @@ def test_a_job_that_joins_a_pond_is_found_without_a_reader_asking(
     pond_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import dataclasses
-    import time
 
     often = dataclasses.replace(QUICK, remote_heartbeat_seconds=0.05, remote_catalogue_seconds=0.1)
     with millpond.open(pond_uri, replica_dir=tmp_path, settings=often) as pond:
         folder = create_job(pond_uri, "more")
         UploadedCheckpoint(open_storage(folder.checkpoint)).batch([("a", 7)])
-        deadline = time.monotonic() + 10
-        while "more.aggregate_0" not in pond.tables():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: "more.aggregate_0" in pond.tables(), "the job that joins")
         assert pond["more.aggregate_0"].get(k="a")["v"] == 7
         open_jobs(pond_uri)[1].write_heartbeat("stopped")
-        while pond["page_views"].get(k="a").job_state != "stopped":
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: pond["page_views"].get(k="a").job_state == "stopped", "the news that the other job has stopped")
 
 
 def test_every_command_takes_a_uri(pond_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

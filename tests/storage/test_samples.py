@@ -64,7 +64,7 @@ def test_a_sample_has_what_the_replica_asked_of_the_bucket(place: str) -> None:
         assert first.apply_seconds is None
         for number in range(3):
             job.batch([("k", number), ("kk", number)])
-        pond.catch_up(30)
+        pond.catch_up(60)
         before = pond.statistics()["ck"]
         second = meter.look(followed=before)
         after = pond.statistics()["ck"]

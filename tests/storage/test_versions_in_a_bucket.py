@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from millpond.storage import open_storage
 from millpond.versions import begin_name
 from servers.s3 import QUICK
 from spark_files.checkpoint import UploadedCheckpoint
+from suite.waiting import wait_until
 
 
 @pytest.mark.long
@@ -38,10 +38,7 @@ def test_a_cut_over_in_a_bucket(place: str, tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(MillpondError) as error:
             other.run()
         assert error.value.condition == "CUTOVER_TAKEN"
-        deadline = time.monotonic() + 30
-        while table.get(k="a")["v"] == 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: table.get(k="a")["v"] != 1, "the second version")
         assert table.get(k="a")["v"] == 2
     assert millpond.plan_retire(pond, "views", 1).run()
     assert [version.version for version in millpond.list_versions(pond)] == [2]

@@ -10,8 +10,9 @@ import pytest
 
 from millpond.storage import watch
 from millpond.storage.watch import FolderWatch
+from suite.waiting import wait_until
 
-LONG = 30.0
+LONG = 120.0
 
 
 @pytest.fixture(params=["notified", "polls"])
@@ -65,12 +66,8 @@ def test_a_folder_may_come_later_and_be_replaced(tmp_path: Path) -> None:
     assert not waiting.wait(0.01)
     commits.mkdir()
     for name in ("old", "older"):
-        deadline = time.monotonic() + LONG
-        while True:  # the folder is looked up again after a while
-            appear(commits, "5")
-            if waiting.wait(0.2):
-                break
-            assert time.monotonic() < deadline
+        # The folder is looked up again after a while.
+        wait_until(lambda: appear(commits, "5") or waiting.wait(0.2), "the news of a file")
         commits.rename(tmp_path / name)
         commits.mkdir()
         while waiting.wait(0.05):

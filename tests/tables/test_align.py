@@ -64,7 +64,7 @@ def followed(jobs: Sequence[Counting], folder: Path, retention: millpond.Retenti
         for job in jobs:
             for _ in range(4):
                 job.run_batch()
-        opened.catch_up(10)
+        opened.catch_up(60)
         yield opened
 
 

@@ -68,7 +68,7 @@ def test_rows_of_golden_checkpoints_at_every_batch(golden: Callable[[str], Any],
     with millpond.open(cell_copy.checkpoint, replica_dir=tmp_path / "home") as pond:
         for batch in range(cell_copy.last + 1):
             cell_copy.commit(batch)
-            pond.catch_up(30)
+            pond.catch_up(60)
             for name in pond.tables():
                 compare(pond[name], draw)
 
@@ -98,7 +98,7 @@ def test_a_row_is_there_as_soon_as_its_batch_is(job: WrittenCheckpoint, tmp_path
             assert get_compiled(table, "b") is not None
             job.plan([("a", value)], snapshot=False)
             job.commit()
-            pond.catch_up(30)
+            pond.catch_up(60)
             row = table.get("a")
             assert (row["v"], row.batch) == (value, value - 2)
             assert table.get("b").changed_batch in (0, None)
@@ -107,7 +107,7 @@ def test_a_row_is_there_as_soon_as_its_batch_is(job: WrittenCheckpoint, tmp_path
 def test_nothing_is_read_after_the_end_of_the_pond(job: WrittenCheckpoint, tmp_path: Path) -> None:
     for _ in range(3):
         pond = millpond.open(job.path, replica_dir=tmp_path / "home")
-        pond.catch_up(30)
+        pond.catch_up(60)
         table = pond[pond.tables()[0]]
         row = get_compiled(table, "a")
         pond.close()
@@ -120,7 +120,7 @@ def test_nothing_is_read_after_the_end_of_the_pond(job: WrittenCheckpoint, tmp_p
 
 def test_two_ponds_on_one_replica_each_end_by_themselves(job: WrittenCheckpoint, tmp_path: Path) -> None:
     first, second = (millpond.open(job.path, replica_dir=tmp_path / "home") for _ in range(2))
-    tables = [pond[pond.tables()[0]] for pond in (first, second) if pond.catch_up(30) is None]
+    tables = [pond[pond.tables()[0]] for pond in (first, second) if pond.catch_up(60) is None]
     assert all(get_compiled(table, "a") is not None for table in tables)
     first.close()
     with pytest.raises(MillpondError, match="closed"):
@@ -131,7 +131,7 @@ def test_two_ponds_on_one_replica_each_end_by_themselves(job: WrittenCheckpoint,
 
 def test_rows_can_be_copied_and_pickled(job: WrittenCheckpoint, tmp_path: Path) -> None:
     with millpond.open(job.path, replica_dir=tmp_path / "home") as pond:
-        pond.catch_up(30)
+        pond.catch_up(60)
         row = get_compiled(pond[pond.tables()[0]], "a")
     assert row is not None
     for other in (copy.copy(row), copy.deepcopy(row), pickle.loads(pickle.dumps(row))):
@@ -141,7 +141,7 @@ def test_rows_can_be_copied_and_pickled(job: WrittenCheckpoint, tmp_path: Path) 
 
 def test_on_a_shard_only_python_says_that_a_row_isnt_there(job: WrittenCheckpoint, tmp_path: Path) -> None:
     with millpond.open(job.path, replica_dir=tmp_path / "home", shard="1/1") as pond:
-        pond.catch_up(30)
+        pond.catch_up(60)
         table = pond[pond.tables()[0]]
         assert get_compiled(table, "a") == table.get("a") == {"k": "a", "v": 1}
         assert get_compiled(table, "nobody") is None
@@ -150,7 +150,7 @@ def test_on_a_shard_only_python_says_that_a_row_isnt_there(job: WrittenCheckpoin
 
 def test_without_the_library_the_answers_are_the_same(job: WrittenCheckpoint, tmp_path: Path) -> None:
     with library.switched_off(), millpond.open(job.path, replica_dir=tmp_path / "home") as pond:
-        pond.catch_up(30)
+        pond.catch_up(60)
         table = pond[pond.tables()[0]]
         assert get_compiled(table, "a") is None
         assert table.get("a") == {"k": "a", "v": 1}

@@ -33,7 +33,7 @@ def opened(job: WrittenCheckpoint, tmp_path: Path) -> Any:
 def _commit(job: WrittenCheckpoint, pond: millpond.Pond, value: int) -> None:
     job.plan([("a", value)], snapshot=False)
     job.commit()
-    pond.catch_up(30)
+    pond.catch_up(60)
 
 
 def _condition(read: Callable[[], Any]) -> str:
@@ -96,7 +96,7 @@ def test_a_pin_of_another_run_of_the_job_is_gone(job: WrittenCheckpoint, opened:
     other = WrittenCheckpoint(job.path, "job-2")
     other.plan([("a", 7)], snapshot=False)
     other.commit()
-    opened.catch_up(30)
+    opened.catch_up(60)
     assert opened[TABLE].get(k="a")["v"] == 7
     assert _condition(lambda: opened[TABLE].at(cut=token).get(k="a")) == "CUT_EXPIRED"
 
@@ -110,7 +110,7 @@ def test_catch_up_waits_for_the_job_that_is_there_now(job: WrittenCheckpoint, op
         opened[TABLE].get(k="a")
         job.path.rename(tmp_path / f"before-{value}")
         other.path.rename(job.path)
-        opened.catch_up(30)
+        opened.catch_up(60)
         assert opened[TABLE].get(k="a")["v"] == value
 
 

@@ -42,10 +42,10 @@ def test_a_retired_job_fails_nothing(tmp_path: Path, follow: bool) -> None:
         with pytest.raises(MillpondError) as refused:
             pond["goes.aggregate_0"].count()
         assert refused.value.condition == "UNKNOWN_TABLE"
-        pond.catch_up(10)
+        pond.catch_up(60)
         if follow:
             _job(path, "goes", "xyz", "another")  # and it may come back, as another job
-            pond.catch_up(10)  # all jobs, also those that the pond hasn't seen yet
+            pond.catch_up(60)  # all jobs, also those that the pond hasn't seen yet
             assert pond["goes.aggregate_0"].count() == 3
             assert pond.ready() == (True, "ready")
 

@@ -195,7 +195,7 @@ def without_newest_snapshot(job: Path) -> None:
         newest.unlink()
 
 
-def read_all(pond: Path) -> dict[str, Any]:
+def read_all(pond: Path, wait_seconds: float = 5) -> dict[str, Any]:
     """Every reader of the pond: its answer for the attacked job, and whether the other job answers."""
     said: list[str] = []
 
@@ -206,8 +206,8 @@ def read_all(pond: Path) -> dict[str, Any]:
             said.append(f"{error} {error.context}")
 
     began, first = time.monotonic(), 0.0
-    with millpond.open(pond, replica_dir="memory://", wait_seconds=5) as opened:
-        rows = [dict(row) for row in opened["good.aggregate_0"].scan()]
+    with millpond.open(pond, replica_dir="memory://", wait_seconds=wait_seconds) as opened:
+        rows = [dict(row) for row in opened.wait_for_table("good.aggregate_0", 60).scan(bounds=millpond.Bounds(wait_seconds=60))]
         first = time.monotonic() - began
         names = [name for name in opened.tables() if not name.startswith("good.")]
         for name in names or ["counts"]:
@@ -261,7 +261,7 @@ def main() -> None:
         without_newest_snapshot(job)
     outside = root / "outside"
     outside.mkdir()
-    before = read_all(pond)
+    before = read_all(pond, 60)
     print(json.dumps({"way": "none", "kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, **before}), flush=True)
     for way in ways_of(kind):
         if way is unreadable and os.geteuid() == 0:

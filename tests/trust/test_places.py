@@ -38,7 +38,7 @@ def say(pond: Path, job: str, place: str, mode: int = 0o664) -> Path:
 
 
 def value(pond: Path, table: str, **options: Any) -> Any:
-    with millpond.open(pond, replica_dir="memory://", wait_seconds=5, **options) as opened:
+    with millpond.open(pond, replica_dir="memory://", wait_seconds=60, **options) as opened:
         return opened[table].get(k="a")["v"]
 
 
@@ -175,7 +175,7 @@ def test_a_job_that_says_nothing_hides_nobody_else(tmp_path: Path, text: str) ->
     create_job(tmp_path / "pond", "good")
     checkpoint(tmp_path / "pond/jobs/good/checkpoint", 5)
     say(tmp_path / "pond", "far", "checkpoint").write_text(text)
-    with millpond.open(tmp_path / "pond", replica_dir="memory://", wait_seconds=5) as pond:
+    with millpond.open(tmp_path / "pond", replica_dir="memory://", wait_seconds=60) as pond:
         assert pond["good.aggregate_0"].get(k="a")["v"] == 5
         assert pond.jobs() == ["far", "good"]
         assert {job: error.condition for job, error in pond.broken_jobs().items()} == {"far": "CORRUPT_FILE"}
@@ -202,7 +202,7 @@ def test_a_job_cant_take_anothers_table(tmp_path: Path) -> None:
     for job, number in (("good", 5), ("zzz", 6)):
         create_job(tmp_path / "pond", job)
         checkpoint(tmp_path / "pond/jobs" / job / "checkpoint", number)
-    with millpond.open(tmp_path / "pond", replica_dir="memory://", wait_seconds=5) as pond:
+    with millpond.open(tmp_path / "pond", replica_dir="memory://", wait_seconds=60) as pond:
         taken = pond["good.aggregate_0"].definition
         other = open_jobs(tmp_path / "pond")[1]
         other.write_definition(taken)
@@ -238,12 +238,12 @@ def test_a_replica_is_for_its_user_alone(tmp_path: Path) -> None:
     checkpoint(tmp_path / "pond/jobs/good/checkpoint", 5)
     home = tmp_path / "home"
     # An older version made it, with access for others.
-    millpond.open(tmp_path / "pond", replica_dir=home, wait_seconds=5).close()
+    millpond.open(tmp_path / "pond", replica_dir=home, wait_seconds=60).close()
     (folder,) = (home / "replicas").iterdir()
     folder.chmod(0o755)
     script = (
         "import os, sys, millpond; os.umask(0); kept = millpond.Retention(closed_seconds=None); "
-        "millpond.open(sys.argv[1], replica_dir=sys.argv[2], wait_seconds=5, retention=kept).close()"
+        "millpond.open(sys.argv[1], replica_dir=sys.argv[2], wait_seconds=60, retention=kept).close()"
     )
     for place in (home, tmp_path / "new"):
         subprocess.run([sys.executable, "-c", script, str(tmp_path / "pond"), str(place)], check=True)

@@ -148,7 +148,7 @@ def test_a_follower_says_what_it_asked(place: str, tmp_path: Path, monkeypatch: 
         job.batch([("a", number)])
     before = time.time()
     with millpond.open(place) as pond:
-        pond.catch_up(20)
+        pond.catch_up(60)
         (replica,) = ReplicaPlace.all_of(tmp_path / "home", find_job(place, None).checkpoint)
         status = replica.read_status()
         (asked,) = pond.statistics().values()

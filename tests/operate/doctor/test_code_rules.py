@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from millpond.operate.doctor.code import judge
 from millpond.operate.doctor.rules.rules import RULES
 from millpond.spark.review.batch_function import read_batch_function
 from millpond.spark.review.intercept import review_program
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -200,10 +200,7 @@ def test_jobs_of_millpond_and_the_state_of_their_checkpoints(tmp_path: Path, spa
 
     counts = rate.groupBy(F.window("timestamp", "1 second")).count()
     with millpond.start(counts, table="counts", pond=pond, trigger="1 millisecond", partitions=1) as job:
-        for _ in range(600):
-            if len(job.query.recentProgress) > 8:
-                break
-            time.sleep(0.1)
+        wait_until(lambda: len(job.query.recentProgress) > 8, "nine batches", unless=job.query.exception)
     rules = {advice.rule: advice for advice in look(path).advice}
     assert rules.keys() == {"state-unbounded", "trigger-short"}
     assert (rules["trigger-short"].cost_ms or 0) > 0

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from millpond.operate.config import RuleConfig
 from millpond.operate.doctor.code import judge
 from millpond.spark.review.batch_function import read_batch_function
 from millpond.spark.review.facts import Review
+from suite.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -28,15 +28,6 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def wait_until(done: object, seconds: float = 60) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if done():  # type: ignore[operator]
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
@@ -54,13 +45,13 @@ def test_the_program_ends_with_the_doctor(tmp_path: Path, sent: int) -> None:
         [f"{Path(sys.executable).parent}/millpond", "doctor", str(path)], env={**os.environ, "TMPDIR": str(tmp_path)}
     )
     try:
-        assert wait_until(pids.exists)
+        wait_until(pids.exists, "the program's start", unless=lambda: doctor.poll() is not None)
         started = [int(pid) for pid in pids.read_text().split()]
         assert all(map(is_running, started))
     finally:
         doctor.send_signal(sent)
         doctor.wait()
-    assert wait_until(lambda: not any(map(is_running, started)))
+    wait_until(lambda: not any(map(is_running, started)), "the end of the program and of what it started")
 
 
 def test_threads_that_go_on_dont_keep_the_answer(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from millpond.operate.run.runner import Runner, Status
 from millpond.ownership.runs import Run, begin_run, change_run, read_runs
 from millpond.settings import RunSettings
 from millpond.storage import open_storage
+from suite.waiting import wait_until
 
 QUICK = RunSettings(first_pause_seconds=0.01, most_pause_seconds=0.05, most_idle_runs=3, look_seconds=0.02)
 
@@ -152,7 +152,7 @@ def test_whatever_the_program_leaves_the_next_run_begins(tmp_path: Path) -> None
     names = [each.last.name for each in said if each.state == "pausing" and each.last is not None]
     assert names == ["OSError", "OSError", "exit code 1"]
     for pid in (tmp_path / "left").read_text().split():
-        assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+        wait_until(lambda pid=pid: not is_running(int(pid)), "the end of what the program has left")
 
 
 def test_the_hint_of_our_own_error_is_kept(tmp_path: Path) -> None:
@@ -180,10 +180,14 @@ finally:
 
 def wait_for(path: Path) -> None:
     """Until a file is there."""
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
+    wait_until(path.exists, f"the file `{path.name}`")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_stop_lets_the_program_clean_up(tmp_path: Path) -> None:
@@ -226,16 +230,7 @@ def test_the_command_takes_the_program_with_it(tmp_path: Path, number: signal.Si
     assert command.returncode == (0 if number != signal.SIGKILL else -signal.SIGKILL)
     wait_for(tmp_path / "cleaned")
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            return
-        time.sleep(0.02)
-    pytest.fail("the program goes on")
+    wait_until(lambda: not is_running(pid), "the end of the program")
 
 
 def test_the_command_says_why(tmp_path: Path) -> None:

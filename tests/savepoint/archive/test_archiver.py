@@ -33,6 +33,7 @@ from savepoint.test_create import condition_of
 from servers.proxy import proxy
 from servers.s3 import BUCKET, moto_server, use
 from spark_files.checkpoint import UploadedCheckpoint, WrittenCheckpoint
+from suite.waiting import wait_until
 
 
 @pytest.fixture
@@ -51,13 +52,13 @@ def batch(job: WrittenCheckpoint, *, snapshot: bool = False) -> None:
 def test_each_batch_is_restored_by_number_or_time(job: WrittenCheckpoint, tmp_path: Path) -> None:
     states, times = [job.content()], []
     with millpond.archive(tmp_path / "ck", tmp_path / "archive") as archiver:
-        archiver.wait_for_batch(0, timeout_seconds=20)
+        archiver.wait_for_batch(0, timeout_seconds=60)
         for _ in range(5):
             times.append(time.time())
             time.sleep(0.02)
             batch(job)
             states.append(job.content())
-            archiver.wait_for_batch(job.next_batch - 1, timeout_seconds=20)
+            archiver.wait_for_batch(job.next_batch - 1, timeout_seconds=60)
         status = archiver.status()
     assert (status.batch, status.newest, status.behind_batches, status.behind_seconds) == (5, 5, 0, 0.0)
     assert (status.batches, status.lost, status.last_error) == (6, (), None)
@@ -139,14 +140,14 @@ def test_another_job_is_refused(job: WrittenCheckpoint, tmp_path: Path) -> None:
 
 def test_the_newest_of_two_archivers_goes_on(job: WrittenCheckpoint, tmp_path: Path) -> None:
     first = archive(tmp_path / "ck", tmp_path / "archive")
-    first.wait_for_batch(0, timeout_seconds=20)
+    first.wait_for_batch(0, timeout_seconds=60)
     second = archive(tmp_path / "ck", tmp_path / "archive")
-    second.wait_for_batch(0, timeout_seconds=20)
+    second.wait_for_batch(0, timeout_seconds=60)
     for _ in range(10):
         batch(job)
-    second.wait_for_batch(10, timeout_seconds=20)
+    second.wait_for_batch(10, timeout_seconds=60)
     with pytest.raises(MillpondError) as caught:
-        first.wait_for_batch(11, timeout_seconds=20)
+        first.wait_for_batch(11, timeout_seconds=60)
     assert caught.value.condition == "ARCHIVE_TAKEN"
     assert first.status().state == "ended"
     first.stop()
@@ -199,16 +200,13 @@ def test_a_window(job: WrittenCheckpoint, tmp_path: Path) -> None:
 def test_a_disk_that_fails(job: WrittenCheckpoint, tmp_path: Path) -> None:
     (tmp_path / "full").write_text("a file where the archive's folder should be")
     with archive(tmp_path / "ck", tmp_path / "full/archive") as archiver:
-        deadline = time.monotonic() + 20
-        while archiver.last_error is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert archiver.last_error is not None
-        assert archiver.last_error.condition == "NOT_WRITABLE"
+        error = wait_until(lambda: archiver.last_error, "the archiver's error")
+        assert error.condition == "NOT_WRITABLE"
         status = archiver.status()
         assert (status.state, status.batch) == ("failed", None)
         assert 'millpond_archive_failed{job="ck",condition="NOT_WRITABLE"} 1' in metrics_text(status)
         (tmp_path / "full").unlink()
-        archiver.wait_for_batch(0, timeout_seconds=20)
+        archiver.wait_for_batch(0, timeout_seconds=60)
     assert archiver.status().last_error is None
     assert archiver.status().errors > 0
 
@@ -251,16 +249,26 @@ def running(tmp_path: Path) -> Iterator[tuple[WrittenCheckpoint, dict[int, dict[
     thread.join()
 
 
+def newest_of(place: Path) -> int:
+    """The newest batch of an archive; -1 if there is none."""
+    found = find_archive(place)
+    return -1 if found is None else max((there.batch for there in found.batches()), default=-1)
+
+
 @pytest.mark.parametrize("kills", [3, pytest.param(24, marks=pytest.mark.long)])
 def test_kills(running: tuple[WrittenCheckpoint, dict[int, dict[str, int]]], tmp_path: Path, kills: int) -> None:
     """After each `kill -9`: every batch in the archive is exact."""
     _, states = running
     numbers, newest = random.Random(7), -1
-    for _ in range(kills):
+    for number in range(kills):
         command = [sys.executable, "-c", KILLED, str(tmp_path / "ck"), str(tmp_path / "archive")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
+            if number == kills - 1 and newest < 1:  # on a busy machine each was killed before its first batches
+                wait_until(
+                    lambda: newest_of(tmp_path / "archive") > 0, "a batch in the archive", unless=lambda: process.poll() is not None
+                )
             time.sleep(numbers.random() * 0.3)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
@@ -270,7 +278,7 @@ def test_kills(running: tuple[WrittenCheckpoint, dict[int, dict[str, int]]], tmp
         for there in found.batches():
             if there.batch > newest - 10:
                 assert content(found.savepoint(there)) == states[there.batch]
-        newest = max([newest, *(there.batch for there in found.batches())])
+        newest = max(newest, newest_of(tmp_path / "archive"))
     assert newest > 0
     archiver = Archiver(tmp_path / "ck", tmp_path / "archive")
     archiver.step()
@@ -331,11 +339,8 @@ class TestBucket:
                 archiver.wait_for_batch(0, timeout_seconds=60)
                 faults.before = lambda method, path: 503
                 batch(job)
-                deadline = time.monotonic() + 60
-                while archiver.last_error is None and time.monotonic() < deadline:
-                    time.sleep(0.05)
-                assert archiver.last_error is not None
-                assert archiver.last_error.condition == "STORAGE_UNAVAILABLE"
+                error = wait_until(lambda: archiver.last_error, "the archiver's error")
+                assert error.condition == "STORAGE_UNAVAILABLE"
                 assert archiver.status().behind_batches == 1
                 assert archiver.status().behind_seconds > 0
                 faults.before = lambda method, path: None
@@ -376,11 +381,10 @@ def test_the_command(job: WrittenCheckpoint, tmp_path: Path) -> None:
 def test_the_command_ends_at_a_signal(job: WrittenCheckpoint, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "millpond.cli", "archive", str(tmp_path / "ck"), "--to", str(tmp_path / "archive")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "archive/generations/1/batches").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        batches = tmp_path / "archive/generations/1/batches"
+        wait_until(batches.exists, "the first batch in the archive", unless=lambda: process.poll() is not None)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "batch 0, up to date" in said
 

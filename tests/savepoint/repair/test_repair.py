@@ -195,7 +195,7 @@ def test_a_savepoint_an_archive_and_a_replica_that_hold_more_are_named(golden: C
     with pytest.raises(MillpondError) as caught:
         plan.run()
     assert "archive" in caught.value.hint
-    with millpond.open(checkpoint, replica_dir=tmp_path / "home", wait_seconds=2) as pond:  # as the plan says
+    with millpond.open(checkpoint, replica_dir=tmp_path / "home", wait_seconds=60) as pond:  # as the plan says
         assert len(list(pond[next(iter(pond.tables()))].scan(limit=1000))) == rows
     assert plan_repair(checkpoint, replica_dir=tmp_path / "other").others[1:] == ()
 

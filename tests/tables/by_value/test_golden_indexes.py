@@ -60,7 +60,7 @@ def test_rows_by_value_equal_a_sorted_scan_at_every_batch(
                 indexes = {n: list(dict.fromkeys([*these, *there[n][:1]])) for n, these in indexes.items() if there.get(n)}
                 again = indexes
                 pond = millpond.open(copy.checkpoint, replica_dir=home, indexes=again)
-            pond.catch_up(30)
+            pond.catch_up(60)
             for name, these in indexes.items():
                 for index in these:
                     if name in pond.tables() and set(index) <= set(pond[name].columns):  # a job may drop them

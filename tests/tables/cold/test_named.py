@@ -129,14 +129,14 @@ def test_a_table_in_hand_follows_the_schema_of_its_variable(golden: Callable[[st
     copy.uncommit()
     with millpond.open(copy.checkpoint, replica_dir="memory://", wait_seconds=0) as pond:
         copy.commit(0)
-        pond.catch_up(30)
+        pond.catch_up(60)
         assert pond.tables() == ["orders_list", "orders_map", "orders_value"]
         value = pond["orders_value"]
         assert value.columns == ("user", "n", "item")
         assert value.scan()
         for batch in range(1, copy.last + 1):
             copy.commit(batch)
-        pond.catch_up(30)
+        pond.catch_up(60)
         rows = value.scan()
         assert rows.batch == copy.last
         assert value.columns == pond["orders_value"].columns == ("user", "n", "item", "city")
@@ -151,7 +151,7 @@ def test_variables_that_come_and_go_are_tables_that_come_and_go(golden: Callable
     with millpond.open(copy.checkpoint, replica_dir="memory://", wait_seconds=0) as pond:
         for batch in range(copy.last + 1):
             copy.commit(batch)
-            pond.catch_up(30)
+            pond.catch_up(60)
             if pond.tables() not in shown:
                 shown.append(pond.tables())
     assert shown == [["orders_gone", "orders_kept"], ["orders_added", "orders_kept", "orders_more"]]

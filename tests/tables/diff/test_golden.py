@@ -89,7 +89,7 @@ def test_a_diff_of_two_batches_is_the_difference_of_what_was_shown(
     with millpond.open(copy.checkpoint, replica_dir="memory://") as pond:
         for batch in range(copy.last + 1):
             copy.commit(batch)
-            pond.catch_up(20)
+            pond.catch_up(60)
             shown[batch] = {name: rows_of(pond[name]) for name in pond.tables()}
     pairs = [(copy.last, copy.last), (copy.last - 1, copy.last), (copy.last, copy.last - 1)]
     pairs += [(random.choice([*shown]), random.choice([*shown])) for _ in range(6)]

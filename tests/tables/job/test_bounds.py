@@ -21,6 +21,7 @@ from millpond.errors import MillpondError
 from millpond.schema.definition.table import TableDefinition
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 TABLE = "ck.aggregate_0"
 VIEWS = {"views": {"0": 11171, "1": 4610}}
@@ -231,16 +232,16 @@ def test_a_read_waits_for_its_bound_and_no_longer(tmp_path: Path, home: str) -> 
     with millpond.open(checkpoint.path, replica_dir=home) as pond:
         began = time.monotonic()
         thread = later(0.2, lambda: advance(checkpoint), lambda: advance(checkpoint))
-        row = pond[TABLE].get(k="a", bounds=Bounds(contains_offset="views:0:15", wait_seconds=30))
+        row = pond[TABLE].get(k="a", bounds=Bounds(contains_offset="views:0:15", wait_seconds=600))
         assert (row.batch, row["v"]) == (2, 2)
-        assert 0.3 < time.monotonic() - began < 10
+        assert 0.3 < time.monotonic() - began < 300
         thread.join()
         began = time.monotonic()
         with pytest.raises(MillpondError) as raised:
             pond[TABLE].get(k="a", bounds=Bounds(min_batch=3, wait_seconds=0.3))
         assert raised.value.condition == "NOT_UP_TO_BOUND"
         assert raised.value.context["waited_seconds"] == 0.3
-        assert 0.3 <= time.monotonic() - began < 2
+        assert 0.3 <= time.monotonic() - began < 20
 
 
 def test_a_reader_beside_the_follower_waits_as_well(tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_a_reader_beside_the_follower_waits_as_well(tmp_path: Path) -> None:
         millpond.open(checkpoint.path, replica_dir=tmp_path / "home", follow=False) as reader,
     ):
         thread = later(0.2, lambda: advance(checkpoint))
-        assert reader[TABLE].get(k="a", bounds=Bounds(min_batch=1, wait_seconds=30)).batch == 1
+        assert reader[TABLE].get(k="a", bounds=Bounds(min_batch=1, wait_seconds=60)).batch == 1
         thread.join()
 
 
@@ -260,26 +261,26 @@ def test_a_partition_that_comes_later_is_waited_for(tmp_path: Path) -> None:
     advance(checkpoint)
     with millpond.open(checkpoint.path, replica_dir="memory://") as pond:
         thread = later(0.1, lambda: advance(checkpoint))
-        assert pond[TABLE].get(k="a", bounds=Bounds(contains_offset="views:1:0", wait_seconds=30)).batch == 1
+        assert pond[TABLE].get(k="a", bounds=Bounds(contains_offset="views:1:0", wait_seconds=60)).batch == 1
         thread.join()
 
 
 def test_how_far_behind_and_how_old(tmp_path: Path) -> None:
     checkpoint = job(tmp_path)
     with millpond.open(checkpoint.path, replica_dir=tmp_path / "home") as follower:
-        follower.catch_up(10)
+        follower.catch_up(60)
     advance(checkpoint)
     with millpond.open(checkpoint.path, replica_dir=tmp_path / "home", follow=False, wait_seconds=0) as pond:
         # Nobody follows: batch 1 is committed, but not applied.
-        for age in (60, 0):
+        for age in (600, 0):
             committed = time.time() - age
             os.utime(checkpoint.path / "commits" / "1", (committed, committed))
             time.sleep(0.01)
-            error = refusal(pond, max_behind_seconds=30)
-            assert (error is not None) is (age == 60)
+            error = refusal(pond, max_behind_seconds=300)
+            assert (error is not None) is (age == 600)
             if error is not None:
-                assert 60 <= error.context["here"] < 70
-        assert refusal(pond, max_age_seconds=30) is None
+                assert 600 <= error.context["here"] < 700
+        assert refusal(pond, max_age_seconds=300) is None
 
 
 # ---------------------------------------------------------------- files
@@ -303,7 +304,7 @@ def test_a_file_is_in_the_batch_that_its_sources_log_names(golden: Callable[[str
         for batch in range(cell.last + 1):
             if batch:
                 cell.commit(batch)
-                pond.catch_up(10)
+                pond.catch_up(60)
             end = pond[name].scan().position.offsets["0"]["logOffset"]
             for entry, paths in logged.items():
                 for path in paths:
@@ -355,7 +356,7 @@ def test_a_damaged_log_of_a_source_is_told(data: bytes, condition: str, tmp_path
 def test_a_job_that_has_stopped_isnt_waited_for(tmp_path: Path, home: str) -> None:
     checkpoint = job(tmp_path)
     folder = create_beside(tmp_path / "ck")
-    with millpond.open(tmp_path / "ck", replica_dir=home, wait_seconds=30) as pond:
+    with millpond.open(tmp_path / "ck", replica_dir=home, wait_seconds=60) as pond:
         folder.write_heartbeat("stopped")
         began = time.monotonic()
         error = refusal(pond, min_batch=1, wait_seconds=3600)
@@ -368,21 +369,14 @@ def test_a_job_that_has_stopped_isnt_waited_for(tmp_path: Path, home: str) -> No
         # A killed job leaves no note: it may start again, so reads wait for it.
         heartbeat = Path(folder.storage.uri.removeprefix("file://")) / "heartbeat.json"
         heartbeat.write_text(json.dumps({"state": "running", "at": time.time() - 3600}))
-        wait_until(lambda: pond[TABLE].get(k="a").job_state == "stopped")
+        wait_until(lambda: pond[TABLE].get(k="a").job_state == "stopped", "the news that the job has stopped")
         threading.Timer(2.0, advance, [checkpoint]).start()
         assert pond[TABLE].get(k="a", bounds=Bounds(min_batch=2, wait_seconds=60)).batch == 2
         # Reads wait for a job that runs, or of which nothing is known.
         folder.write_heartbeat("running")
-        wait_until(lambda: pond.statistics()[next(iter(pond.statistics()))]["job_state"] == "running")
+        wait_until(lambda: pond.statistics()[next(iter(pond.statistics()))]["job_state"] == "running", "the news that the job runs")
         threading.Timer(1.0, advance, [checkpoint]).start()
         assert pond[TABLE].get(k="a", bounds=Bounds(min_batch=3, wait_seconds=60)).batch == 3
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_pond_a_table_and_a_first_batch_that_arent_there_yet_are_waited_for(tmp_path: Path, home: str) -> None:
@@ -390,14 +384,14 @@ def test_a_pond_a_table_and_a_first_batch_that_arent_there_yet_are_waited_for(tm
 
     def arrive() -> None:
         time.sleep(0.5)
-        create_job(tmp_path / "pond", "late", tmp_path / "ck")
         steps.append("pond")
+        create_job(tmp_path / "pond", "late", tmp_path / "ck")
         time.sleep(1.0)
-        checkpoint = WrittenCheckpoint(tmp_path / "ck")
         steps.append("checkpoint")
+        checkpoint = WrittenCheckpoint(tmp_path / "ck")
         time.sleep(0.5)
-        advance(checkpoint)
         steps.append("batch")
+        advance(checkpoint)
 
     thread = threading.Thread(target=arrive)
     with pytest.raises(MillpondError) as missing:
@@ -441,7 +435,7 @@ def test_a_table_whose_checkpoint_isnt_begun_is_waited_for(tmp_path: Path, home:
                 pond["late"].get(k="a", bounds=bounds)
             return missing.value.condition
 
-        wait_until(lambda: condition(Bounds()) == "NO_CHECKPOINT")
+        wait_until(lambda: condition(Bounds()) == "NO_CHECKPOINT", "the table without a checkpoint")
         assert condition(Bounds(wait_seconds=0.3)) == "NO_CHECKPOINT"
         threading.Timer(1.0, lambda: advance(WrittenCheckpoint(tmp_path / "ck"))).start()
         assert pond["late"].get(k="a", bounds=Bounds(wait_seconds=60)).batch == 0

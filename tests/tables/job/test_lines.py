@@ -24,7 +24,7 @@ def open_after(job: WrittenCheckpoint, batches: int) -> millpond.Pond:
         job.commit()
         pond = pond or millpond.open(job.path, replica_dir=job.path.parent / "home")
     assert pond is not None
-    pond.catch_up(20)
+    pond.catch_up(60)
     return pond
 
 

@@ -47,7 +47,7 @@ def test_shards_have_each_row_once_at_every_batch(golden: Callable[[str], Any], 
             if batch:
                 copy.commit(batch)
             for pond in (whole, *parts):
-                pond.catch_up(30)
+                pond.catch_up(60)
             for name in whole.tables():
                 rows += compare(whole[name], [part[name] for part in parts], draw)
         assert rows or "ttl" in cell  # all have expired by now

@@ -132,7 +132,7 @@ def test_an_earlier_batch_is_read_by_its_own_clock(
     with millpond.open(copy.checkpoint, replica_dir=tmp_path / "home", retention=keep) as pond:
         for batch in range(copy.last + 1):
             copy.commit(batch)
-            pond.catch_up(20)
+            pond.catch_up(60)
             name = next(name for name in pond.tables() if name.endswith("_short"))
             state = millpond.read_arrow(copy.checkpoint, name, expired=True)
             seen[batch] = of_arrow(state)

@@ -26,6 +26,7 @@ from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.settings import ReplicaSettings, Retention
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few, examples
+from suite.waiting import wait_until
 
 TABLE = "ck.aggregate_0"
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))
@@ -309,7 +310,7 @@ def test_pages_of_a_scan_are_of_one_batch_while_newer_ones_are_applied(tmp_path:
         for n in range(1, 12):
             # Each batch changes every row, removes one that no page had yet, and adds others.
             advance(checkpoint, [*((k, n) for k in keys), (keys[39 - n], None), (f"k{n:03}x", n)])
-            pond.catch_up(10)
+            pond.catch_up(60)
             page = table.scan(limit=3, token=page.token)
             assert page.batch == 0
             assert page.lag.behind_batches in (0, n)
@@ -335,7 +336,7 @@ def test_a_batch_that_isnt_kept_any_more_is_told(tmp_path: Path, home: str) -> N
         for n in range(1, 5):
             tokens.append(pond[TABLE].scan(limit=1).token)
             advance(checkpoint, [("a", n), ("b", n)])
-            pond.catch_up(10)
+            pond.catch_up(60)
         with pytest.raises(MillpondError) as raised:
             pond[TABLE].scan(token=tokens[0])
         assert raised.value.condition == "TOKEN_EXPIRED"
@@ -345,7 +346,7 @@ def test_a_batch_that_isnt_kept_any_more_is_told(tmp_path: Path, home: str) -> N
         for n in range(5, 8):
             pond[TABLE].scan(limit=1)
             advance(checkpoint, [("a", n)])
-            pond.catch_up(10)
+            pond.catch_up(60)
         assert [row["v"] for row in pond[TABLE].scan(token=tokens[-1])] == [3, 0]
 
 
@@ -372,38 +373,39 @@ def test_many_readers_page_through_one_batch_each_while_batches_are_applied(tmp_
         threads = [threading.Thread(target=read, args=(bool(n % 2),)) for n in range(4)]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + 60
-        while (len(set(scans)) < 5 or checkpoint.next_batch < 20) and not problems:
-            assert time.monotonic() < deadline
+
+        def has_gone_on() -> bool:
+            if problems or (len(set(scans)) >= 5 and checkpoint.next_batch >= 20):
+                return True
             advance(checkpoint, [(k, checkpoint.next_batch) for k in keys])
-            time.sleep(0.02)
-        ended.set()
-        for thread in threads:
-            thread.join()
+            return False
+
+        try:
+            wait_until(has_gone_on, "scans of five batches")
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
     assert problems == []
 
 
 def test_held_views_end_by_themselves(tmp_path: Path, home: str) -> None:
     checkpoint = WrittenCheckpoint(tmp_path / "ck")
     advance(checkpoint, [("a", 0), ("b", 0)])
-    with millpond.open(checkpoint.path, replica_dir=home, settings=ReplicaSettings(page_view_seconds=0.2)) as pond:
+    with millpond.open(checkpoint.path, replica_dir=home) as pond:
         page = pond[TABLE].scan(limit=1)
         advance(checkpoint, [("b", 1)])
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert pond[TABLE].scan(token=page.token)[0]["v"] == 0
-        held = pond[TABLE].job_reads.held_views
-        assert len(held) == 1
-        wait_until(lambda: len(held) == 0)
+        assert len(pond[TABLE].job_reads.held_views) == 1
+    with millpond.open(checkpoint.path, replica_dir=home, settings=ReplicaSettings(page_view_seconds=0.2)) as pond:
+        page = pond[TABLE].scan(limit=1)
+        advance(checkpoint, [("b", 2)])
+        pond.catch_up(60)
+        wait_until(lambda: len(pond[TABLE].job_reads.held_views) == 0, "the end of the page's view")
         with pytest.raises(MillpondError) as raised:
             pond[TABLE].scan(token=page.token)
         assert raised.value.condition == "TOKEN_EXPIRED"
-
-
-def wait_until(happened: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it didn't happen in time"
-        time.sleep(0.01)
 
 
 def test_a_token_of_another_question_is_refused(tmp_path: Path) -> None:
@@ -446,7 +448,7 @@ def test_a_token_of_a_job_that_was_replaced_leads_nowhere(tmp_path: Path, home: 
         checkpoint = WrittenCheckpoint(tmp_path / "ck")  # rewound to nothing, with the same id
         checkpoint.clock = clock
         advance(checkpoint, [("a", 5), ("b", 6)])
-        pond.catch_up(10)
+        pond.catch_up(60)
         assert [row["v"] for row in pond[TABLE].scan()] == [5, 6]
         with pytest.raises(MillpondError) as raised:
             pond[TABLE].scan(token=token)
@@ -460,7 +462,7 @@ def aged(pond: millpond.Pond, checkpoint: WrittenCheckpoint, batches: int) -> No
     """Apply batches; each changes every row."""
     for _ in range(batches):
         advance(checkpoint, [(k, checkpoint.next_batch) for k in "abc"])
-        pond.catch_up(10)
+        pond.catch_up(60)
 
 
 def test_pages_go_on_through_history_where_no_view_is_held(tmp_path: Path, home: str) -> None:
@@ -550,7 +552,7 @@ def test_a_cut_reads_one_batch_of_all_tables_of_a_job(golden: Callable[[str], Go
         with pond.cut(names[0]) as cut:
             for batch in range(3, cell.last + 1):
                 cell.commit(batch)
-                pond.catch_up(10)
+                pond.catch_up(60)
                 for name in names:
                     rows = cut[name].scan()
                     assert rows == before[name]
@@ -567,7 +569,7 @@ def test_a_cut_reads_one_batch_of_all_tables_of_a_job(golden: Callable[[str], Go
 def test_a_cut_refuses_what_it_cant_hold(tmp_path: Path) -> None:
     checkpoint = WrittenCheckpoint(tmp_path / "ck")
     advance(checkpoint, [("a", 0)])
-    with millpond.open(checkpoint.path, replica_dir="memory://", settings=ReplicaSettings(read_deadline_seconds=0.2)) as pond:
+    with millpond.open(checkpoint.path, replica_dir="memory://") as pond:
         with pytest.raises(MillpondError) as raised, pond.cut("nobody"):
             pass
         assert raised.value.condition == "UNKNOWN_TABLE"
@@ -576,7 +578,11 @@ def test_a_cut_refuses_what_it_cant_hold(tmp_path: Path) -> None:
             with pytest.raises(MillpondError) as raised:
                 cut[TABLE].get(k="a", bounds=millpond.Bounds(min_batch=1, wait_seconds=5))
             assert raised.value.condition == "NOT_UP_TO_BOUND"
-            wait_until(lambda: len(pond[TABLE].job_reads.held_views) == 0)
-            with pytest.raises(MillpondError) as raised:
-                cut[TABLE].get(k="a")
-            assert raised.value.condition == "CUT_EXPIRED"
+    with (
+        millpond.open(checkpoint.path, replica_dir="memory://", settings=ReplicaSettings(read_deadline_seconds=0.2)) as pond,
+        pond.cut("ck") as cut,
+    ):
+        wait_until(lambda: len(pond[TABLE].job_reads.held_views) == 0, "the end of the cut's view")
+        with pytest.raises(MillpondError) as raised:
+            cut[TABLE].get(k="a")
+        assert raised.value.condition == "CUT_EXPIRED"

@@ -21,6 +21,7 @@ from millpond.versions import begin_name, read_name
 from savepoint.killed import run_killed
 from servers.serving import wait_until_ready
 from suite.sizes import IS_EVERY
+from suite.waiting import wait_until
 from tables.versions.jobs import WrittenVersion, version_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.long]
@@ -71,8 +72,8 @@ def test_a_cut_over_that_is_killed_at_any_time_is_done_or_not_and_its_repetition
         begin_name(pond, "views", version)
     whole_seconds, outcomes = 0.0, {True: 0, False: 0}
     steps = run_killed(0, pond, "cutover", "views", "1")
-    with serve(pond) as (url, _), millpond.open(pond, replica_dir=tmp_path / "own", wait_seconds=30) as opened:
-        client, table = httpx.Client(base_url=url, timeout=30), opened["views"]
+    with serve(pond) as (url, _), millpond.open(pond, replica_dir=tmp_path / "own", wait_seconds=60) as opened:
+        client, table = httpx.Client(base_url=url, timeout=60), opened["views"]
         wait_until_ready(client)
 
         def over_http() -> tuple[int, str]:
@@ -108,6 +109,8 @@ def test_a_cut_over_that_is_killed_at_any_time_is_done_or_not_and_its_repetition
             assert repeated.returncode == 0, words
             assert read_name(open_storage(pond), "views").current == to
             assert in_python()[0] == to
+            for reader in readers:
+                wait_until(lambda reader=reader, to=to: reader.counts[to] or reader.failed, f"an answer of version {to}")
             assert [path.name for path in (pond / "versions").glob("[!.]*")] == ["views.json"]
         for reader in readers:
             reader.end()

@@ -25,6 +25,7 @@ from millpond.versions import begin_name, read_name
 from savepoint.killed import run_killed
 from servers.serving import wait_until_ready
 from suite.sizes import IS_LONG
+from suite.waiting import wait_until
 from tables.versions.jobs import WrittenVersion, version_of
 
 
@@ -90,13 +91,15 @@ def test_threads_read_one_version_at_a_time_while_others_cut_over(pond: Path, ho
         threads = [threading.Thread(target=read, args=(opened["views"],)) for _ in range(3)]
         for thread in threads:
             thread.start()
-        done = 0
-        while done < (100 if IS_LONG else 20):
-            done += 1
-            cut_over(pond, 1 + done % 2)
-        ended.set()
-        for thread in threads:
-            thread.join()
+        try:
+            for number in range(100 if IS_LONG else 20):
+                to = 2 - number % 2
+                cut_over(pond, to)
+                wait_until(lambda to=to: counts[to] or failed, f"an answer of version {to}")
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
     assert failed == []
     assert min(counts[1:]) > 0
 
@@ -145,7 +148,7 @@ def test_who_catches_up_has_the_versions_that_have_begun_since(pond: Path, home:
     with millpond.open(pond, replica_dir=home) as opened:
         for version in range(3, 9):
             WrittenVersion(pond, version)
-            opened.catch_up(10)
+            opened.catch_up(60)
             assert version_of(opened[f"views.v{version}"].scan()) == version
 
 
@@ -165,7 +168,7 @@ def test_a_token_of_changes_doesnt_go_on_in_the_other_version(pond: Path, home: 
 
 
 def test_a_stream_of_changes_ends_with_its_version(pond: Path, serve) -> None:
-    with serve(pond, "--history", "views=1h") as (url, _), httpx.Client(base_url=url, timeout=20) as client:
+    with serve(pond, "--history", "views=1h") as (url, _), httpx.Client(base_url=url, timeout=60) as client:
         with client.stream("GET", "/tables/views/changes", headers={"accept": "text/event-stream"}) as answer:
             lines = answer.iter_lines()
             assert any(line.startswith("data:") for line in lines)
@@ -180,7 +183,7 @@ def test_a_stream_of_changes_ends_with_its_version(pond: Path, serve) -> None:
 def test_a_retention_of_the_name_is_one_of_each_version(pond: Path, home: Path) -> None:
     words = {"views": RetentionWords(history="100")}
     with millpond.open(pond, replica_dir=home, retention=words) as opened:
-        opened.wait_until_begun(10)
+        opened.wait_until_begun(60)
         for version in (1, 2):
             assert opened[f"views.v{version}"].changes() == []
     with millpond.open(pond, replica_dir=home / "none") as opened:
@@ -240,7 +243,7 @@ def test_no_answer_of_a_server_of_several_processes_fails_or_mixes_versions(pond
             wait_until_ready(client)
 
         def read() -> None:
-            with httpx.Client(base_url=url, timeout=30) as client:
+            with httpx.Client(base_url=url, timeout=60) as client:
                 while not ended.is_set():
                     for path in ("/tables/views/rows?k=k01", "/tables/views/rows", "/tables/views/count"):
                         answer = client.get(path)
@@ -256,11 +259,15 @@ def test_no_answer_of_a_server_of_several_processes_fails_or_mixes_versions(pond
         threads = [threading.Thread(target=read) for _ in range(4)]
         for thread in threads:
             thread.start()
-        for number in range(60):
-            cut_over(pond, 2 - number % 2)
-        ended.set()
-        for thread in threads:
-            thread.join()
+        try:
+            for number in range(60):
+                to = 2 - number % 2
+                cut_over(pond, to)
+                wait_until(lambda to=to: counts[to] or failed, f"an answer of version {to}")
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
     assert failed == []
     assert min(counts[1:]) > 0
 
