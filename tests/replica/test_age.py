@@ -36,7 +36,7 @@ def lag_of(path: Path) -> Lag:
         lag = pond[table].get(k="a").cut.lag
     cold = millpond.read_row(path, table, {"k": "a"}).cut.lag
     assert cold.age_from == lag.age_from
-    assert cold.age_seconds == pytest.approx(lag.age_seconds, abs=5)
+    assert -1 < cold.age_seconds - lag.age_seconds < 300
     return lag
 
 
@@ -50,7 +50,7 @@ def test_a_batch_that_ran_long_is_as_young_as_its_commit(job: WrittenCheckpoint)
     os.utime(job.path / "commits" / "0")
     lag = lag_of(job.path)
     assert lag.age_from == "commit"
-    assert lag.age_seconds < 30
+    assert lag.age_seconds < 300
 
 
 def test_a_copy_is_as_old_as_its_batch(job: WrittenCheckpoint, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from millpond.errors import MillpondError
 from millpond.serve.access.tokens import add_token
 from millpond.tables.versions.cut_over import plan_cut_over
 from millpond.versions import begin_name
+from suite.waiting import wait_until
 from tables.versions.jobs import WrittenVersion
 
 
@@ -44,6 +45,7 @@ def without_error(versions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_the_list_is_that_of_the_command_line(pond: Path, serve: Any) -> None:
     with serve(pond) as (url, _), millpond.connect(url) as remote:
+        wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200, "the server's yes at /readyz")
         for current, behind in ((1, [0, 30]), (2, [0, 0])):
             every = httpx.get(f"{url}/aggregates").raise_for_status().json()
             assert (without_error(every["versions"]), every["unread"]) == (listed(pond), [])

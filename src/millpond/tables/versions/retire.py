@@ -87,7 +87,7 @@ def plan_retire(place: str | Path, name: str, version: int) -> RetirePlan:
     _check_not_current(found, version)
     job = job_name(name, version)
     folder = job_of(place, job)
-    if not folder.storage.names():
+    if not folder.storage.names() and not (version in found.retired and _is_there(folder.storage)):
         raise RequestError(
             "UNKNOWN_VERSION",
             f"{name} has no version {version} in {place}.",
@@ -98,6 +98,12 @@ def plan_retire(place: str | Path, name: str, version: int) -> RetirePlan:
     check_not_held(folder.storage)
     saved = tuple(each.manifest.name for each in list_savepoints(place).found if each.manifest.job == job)
     return RetirePlan(pond=pond, name=name, version=version, folder=folder.storage, checkpoint=folder.checkpoint, savepoints=saved)
+
+
+def _is_there(folder: Storage) -> bool:
+    """Whether a killed command has left the folder itself, without a file in it."""
+    path = folder.local_path()
+    return path is not None and path.is_dir()
 
 
 def _check_not_current(found: NameFile, version: int) -> None:
