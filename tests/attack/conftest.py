@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from attack.victim import Victim
 from servers.serving import serving, write_certificate
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 TABLE = "job.aggregate_0"
 Attacked = Callable[..., Victim]
@@ -45,11 +45,8 @@ def attacked(job: WrittenCheckpoint, tmp_path_factory: pytest.TempPathFactory) -
                 address, server = opened.enter_context(serving(job.path, *options, home=home))
                 known[options] = Victim(address, server.pid)
                 headers = {"authorization": f"Bearer {token}"} if token else {}
-                deadline = time.monotonic() + 60
-                with httpx.Client(base_url=address, headers=headers, verify=False) as client:
-                    while client.get(f"/tables/{TABLE}/count").status_code != 200:
-                        assert time.monotonic() < deadline
-                        time.sleep(0.05)
+                with httpx.Client(base_url=address, headers=headers, verify=False, timeout=60) as client:
+                    wait_until(lambda: client.get(f"/tables/{TABLE}/count").status_code == 200, f"the table {TABLE}")
             return known[options]
 
         yield start

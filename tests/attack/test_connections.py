@@ -14,8 +14,10 @@ import httpx
 import pytest
 
 from attack.conftest import TABLE, Attacked
-from attack.victim import Victim, exchange, wait_for
+from attack.victim import Victim, exchange
+from servers.sockets import is_read
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 LIVE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = f"GET /tables/{TABLE}/rows?_limit=20000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
@@ -49,12 +51,12 @@ def test_requests_without_end_whose_answers_nobody_reads(attacked: Attacked, req
         for connection in connections:
             _push(connection, request_bytes * (60_000 // len(request_bytes) + 1), 3)
         # The server drops clients that don't read.  Two connections may remain: the honest client's and this one.
-        wait_for(lambda: victim.metrics()["millpond_connections"] <= 2, 40)
+        wait_until(lambda: victim.metrics()["millpond_connections"] <= 2, "the end of clients that don't read")
 
 
 @pytest.mark.long
 def test_pipelined_requests_are_answered_in_order_by_whatever_way(attacked: Attacked) -> None:
-    victim = attacked("--send-seconds", "2", "--keep-alive-seconds", "3")
+    victim = attacked("--header-seconds", "60")
     missing = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
     body = b'{"keys": [{"k": "none"}]}'
     post = f"POST /tables/{TABLE}/rows:get HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
@@ -120,9 +122,11 @@ def test_unread_answers_of_all_clients_together_are_bounded(attacked: Attacked) 
         for connection in connections:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.sendall(LARGE)
-            time.sleep(0.2)  # making an answer takes more memory than keeping it, and this test is about kept answers
+            # Making an answer takes more memory than keeping it, and this test is about kept answers: one is made at a time.
+            with contextlib.suppress(OSError):
+                connection.recv(1, socket.MSG_PEEK)
         # About 2 MB of each answer stay unread, less what the system's buffers take.
-        wait_for(lambda: victim.metrics()["millpond_connections"] < 12)
+        wait_until(lambda: victim.metrics()["millpond_connections"] < 12, "fewer unread answers")
 
 
 def test_connections_beyond_the_limit_end_those_that_have_been_idle_for_longest(attacked: Attacked) -> None:
@@ -133,22 +137,23 @@ def test_connections_beyond_the_limit_end_those_that_have_been_idle_for_longest(
         for _ in range(30):
             assert exchange(busy, LIVE).status == 200
             opened.enter_context(victim.connect())
-        wait_for(lambda: victim.metrics()["millpond_connections"] <= 41)
+        wait_until(lambda: victim.metrics()["millpond_connections"] <= 41, "no more connections than allowed")
         assert victim.is_closed(silent[0])
 
 
 def test_a_client_with_all_its_connections_at_work_gets_no_more(attacked: Attacked) -> None:
-    victim = attacked("--max-connections-per-client", "10", "--max-waits-per-client", "100")
-    wait = f"GET /tables/{TABLE}/count?_min_batch=99999&_wait_seconds=8 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    victim = attacked("--max-connections-per-client", "10", "--max-waits-per-client", "100", "--max-seconds", "120")
+    wait = f"GET /tables/{TABLE}/count?_min_batch=99999&_wait_seconds=100 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     with ExitStack() as opened:
-        for _ in range(10):
-            opened.enter_context(victim.connect()).sendall(wait)
-        time.sleep(1)
+        waiting = [opened.enter_context(victim.connect()) for _ in range(10)]
+        for connection in waiting:
+            connection.sendall(wait)
+        wait_until(lambda: all(map(is_read, waiting)), "the server to read each request")
         with victim.connect() as one_more:
             answer = exchange(one_more)
         assert (answer.status, answer.condition) == (503, "TOO_MANY_CONNECTIONS")
         assert answer.headers["retry-after"] == "1"
-    wait_for(lambda: httpx.get(f"{victim.address}/livez").status_code == 200)
+    wait_until(lambda: httpx.get(f"{victim.address}/livez", timeout=60).status_code == 200, "room for a connection")
 
 
 def test_a_server_with_few_descriptors_keeps_answering(attacked: Attacked, job: object, tmp_path: Path) -> None:
@@ -167,16 +172,16 @@ def test_a_server_with_few_descriptors_keeps_answering(attacked: Attacked, job: 
                 for _ in range(400):
                     opened.enter_context(victim.connect())
                     assert victim.descriptors() < 200
-                assert httpx.get(f"{victim.address}/livez", timeout=20).status_code == 200
+                assert httpx.get(f"{victim.address}/livez", timeout=60).status_code == 200
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(60)
 
 
 @pytest.mark.long
 def test_connections_that_never_speak_tls_are_bounded_and_end(attacked: Attacked, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
-    victim = attacked("--tls-cert", str(cert), "--tls-key", str(key), "--header-seconds", "2", "--max-connections", "60")
+    victim = attacked("--tls-cert", str(cert), "--tls-key", str(key), "--header-seconds", "10", "--max-connections", "60")
     place = victim._place
     with ExitStack() as opened:
         silent = [opened.enter_context(socket.create_connection(place)) for _ in range(50)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 
 import millpond
 from attack.conftest import TABLE, Attacked
-from attack.victim import wait_for
 from millpond.errors import MillpondError
 from millpond.serve.waiting.waits import Turns
+from suite.waiting import wait_until
 
 LARGE = f"/tables/{TABLE}/rows?_limit=100000"
 ROWS = 20_000
@@ -27,40 +28,43 @@ MIB = 150
 def test_many_large_answers_at_once_are_made_a_few_at_a_time(attacked: Attacked) -> None:
     victim = attacked("--max-large-answers", "2", "--max-seconds", "120")
     statuses: list[Any] = []
+    enough = threading.Event()
 
     def ask() -> None:
         with httpx.Client(base_url=victim.address, timeout=200) as client:
-            answer = client.get(LARGE)
-            statuses.append((answer.status_code, len(answer.json()["rows"])))
+            while True:  # so that each lookup goes on beside large answers
+                answer = client.get(LARGE)
+                statuses.append((answer.status_code, len(answer.json()["rows"])))
+                if enough.is_set():
+                    break
 
     asking = [threading.Thread(target=ask) for _ in range(60)]
     with victim.watched(mib=MIB), httpx.Client(base_url=victim.address, timeout=60) as honest:
         for thread in asking:
             thread.start()
-        looked = 0
-        while any(thread.is_alive() for thread in asking):
-            key = f"key-{looked % ROWS:05}-{'x' * 80}"
-            assert honest.get(f"/tables/{TABLE}/rows", params={"k": key}).json()["rows"] == [{"k": key, "v": looked % ROWS}]
+        for looked in range(10):
+            key = f"key-{looked:05}-{'x' * 80}"
+            assert honest.get(f"/tables/{TABLE}/rows", params={"k": key}).json()["rows"] == [{"k": key, "v": looked}]
             assert len(honest.get(f"/tables/{TABLE}/rows?_limit=50").json()["rows"]) == 50
-            looked += 1
+        enough.set()
         for thread in asking:
             thread.join()
-    assert looked > 5
-    assert statuses == [(200, ROWS)] * 60
+    assert len(statuses) >= 60
+    assert set(statuses) == {(200, ROWS)}
 
 
 def test_a_turn_that_doesnt_come_is_told(attacked: Attacked) -> None:
     victim = attacked("--max-large-answers", "1", "--max-seconds", "0.4")
-    answers: list[httpx.Response] = []
-    asking = [threading.Thread(target=lambda: answers.append(httpx.get(victim.address + LARGE, timeout=100))) for _ in range(30)]
-    for thread in asking:
-        thread.start()
-    for thread in asking:
-        thread.join()
-    refused = [a for a in answers if a.status_code == 503 and a.json()["error"]["condition"] == "TOO_MANY_ANSWERS"]
-    assert refused
+
+    def refused_of_30() -> list[httpx.Response]:
+        with ThreadPoolExecutor(30) as asking:
+            answers = [*asking.map(lambda _: httpx.get(victim.address + LARGE, timeout=100), range(30))]
+        return [a for a in answers if a.status_code == 503 and a.json()["error"]["condition"] == "TOO_MANY_ANSWERS"]
+
+    refused = wait_until(refused_of_30, "a refusal")
     assert all(a.headers["retry-after"] == "1" for a in refused)
-    assert httpx.get(f"{victim.address}/tables/{TABLE}/rows?_limit=100").status_code == 200
+    small = f"{victim.address}/tables/{TABLE}/rows?_limit=100"
+    wait_until(lambda: httpx.get(small, timeout=60).status_code == 200, "a small answer within 0.4 seconds")
 
 
 def test_downloads_that_nobody_reads_are_bounded(attacked: Attacked) -> None:
@@ -71,12 +75,15 @@ def test_downloads_that_nobody_reads_are_bounded(attacked: Attacked) -> None:
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stuck.sendall(f"GET /tables/{TABLE}/rows HTTP/1.1\r\nHost: localhost\r\nAccept: {form}\r\n\r\n".encode())
         csv = {"accept": "text/csv"}
-        wait_for(lambda: httpx.get(f"{victim.address}/tables/{TABLE}/rows", headers=csv).status_code == 429)
-        refused = httpx.get(f"{victim.address}/tables/{TABLE}/rows", headers={"accept": "application/vnd.apache.arrow.stream"})
+        rows = f"{victim.address}/tables/{TABLE}/rows"
+        wait_until(lambda: httpx.get(rows, headers=csv, timeout=60).status_code == 429, "the refusal of a third download")
+        refused = httpx.get(
+            f"{victim.address}/tables/{TABLE}/rows", headers={"accept": "application/vnd.apache.arrow.stream"}, timeout=60
+        )
         assert (refused.status_code, refused.json()["error"]["condition"]) == (429, "TOO_MANY_DOWNLOADS")
-        assert httpx.get(f"{victim.address}/tables/{TABLE}/rows?_limit=100", headers=csv).status_code == 200
-        assert httpx.get(victim.address + LARGE).status_code == 200
-    wait_for(lambda: httpx.get(f"{victim.address}/tables/{TABLE}/rows", headers=csv).status_code == 200)
+        assert httpx.get(f"{victim.address}/tables/{TABLE}/rows?_limit=100", headers=csv, timeout=60).status_code == 200
+        assert httpx.get(victim.address + LARGE, timeout=60).status_code == 200
+    wait_until(lambda: httpx.get(rows, headers=csv, timeout=60).status_code == 200, "a download when the others have ended")
 
 
 def test_turns_are_fair_and_never_lost() -> None:
@@ -94,7 +101,7 @@ def test_turns_are_fair_and_never_lost() -> None:
         await asyncio.gather(*many, late)
         assert "one" in order[:4]
         # A client that gives up, or is cancelled while its turn comes, leaves the turn to the others.
-        holders = [asyncio.create_task(work("many", 0.2)) for _ in range(2)]
+        holders = [asyncio.create_task(work("many", 600)) for _ in range(2)]
         await asyncio.sleep(0.01)
         with pytest.raises(MillpondError) as refused:
             await work("one", patience=0.01)
@@ -107,7 +114,7 @@ def test_turns_are_fair_and_never_lost() -> None:
         for task in gone[::2]:
             task.cancel()
         await asyncio.gather(*gone, *holders, return_exceptions=True)
-        await asyncio.wait_for(asyncio.gather(*(work("after") for _ in range(10))), 10)
+        await asyncio.wait_for(asyncio.gather(*(work("after") for _ in range(10))), 60)
         assert not turns._taken
         assert not turns._line
 

@@ -12,6 +12,7 @@ import pytest
 
 from attack.conftest import TABLE, Attacked
 from attack.victim import Victim
+from suite.waiting import PATIENCE_SECONDS
 
 SEED = int(os.environ.get("MILLPOND_NOISE_SEED", "20261122"))
 BYTES = 1_000_000
@@ -73,7 +74,7 @@ def test_a_million_bytes_of_noise_are_answered_or_refused(attacked: Attacked, ca
     assert mistakes == []
     assert "Traceback" not in capfd.readouterr().err
     assert {200, 400, 404} <= statuses
-    assert httpx.get(f"{victim.address}/tables/{TABLE}/rows?k=none").json()["rows"] == []
+    assert httpx.get(f"{victim.address}/tables/{TABLE}/rows?k=none", timeout=60).json()["rows"] == []
 
 
 def _ask(victim: Victim, noise: bytes, chance: random.Random) -> set[int]:
@@ -85,6 +86,7 @@ def _ask(victim: Victim, noise: bytes, chance: random.Random) -> set[int]:
             connection.sendall(noise[place : place + size])
         if chance.random() < 0.5:
             connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(PATIENCE_SECONDS)  # the server ends it
         with contextlib.suppress(OSError):
             while part := connection.recv(65_536):
                 received += part

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
 import httpx
 
 from attack.conftest import TABLE, Attacked
-from attack.victim import PATIENCE_SECONDS
 from millpond.savepoint.manage.folder import list_savepoints
 from millpond.savepoint.verify import verify_savepoint
 from millpond.serve.access.tokens import add_token
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import PATIENCE_SECONDS, wait_until
 
 CLIENTS, EACH = 12, 10
 
@@ -47,9 +46,14 @@ def test_a_flood_of_operations_runs_a_few_at_a_time(attacked: Attacked, job: Wri
         for thread in threads:
             thread.join()
         with httpx.Client(**options) as client:
-            while client.get("/savepoints").json()["incomplete"]:
-                time.sleep(0.05)
-            known = [o for o in begun if client.get(f"/operations/{o}").status_code == 200]
+
+            def states() -> list[str]:
+                asked = [client.get(f"/operations/{operation}") for operation in begun]
+                return [answer.json()["state"] for answer in asked if answer.status_code == 200]
+
+            wait_until(lambda: "running" not in states(), "the end of all operations")
+            known = states()
+            assert client.get("/savepoints").json()["incomplete"] == []
     assert set(answers) == {(200, ""), (429, "TOO_MANY_OPERATIONS")}
     assert answers[200, ""] == len(begun)
     assert max(running) <= 1  # one savepoint of a job at a time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import socket
 import threading
@@ -15,11 +16,13 @@ import pytest
 
 import millpond
 from attack.conftest import TABLE, Attacked, commit
-from attack.victim import Victim, exchange, wait_for
+from attack.victim import Victim, exchange
 from millpond.errors import MillpondError
 from millpond.serve.access.tokens import add_token, remove_token
+from millpond.settings import ClientSettings
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 HISTORY = ("--history", f"{TABLE}=1000")
 
@@ -49,6 +52,15 @@ def _until(connection: socket.socket, wanted: bytes) -> bytes:
     return data
 
 
+def _wait_for_metric(victim: Victim, name: str, value: int, **headers: str) -> None:
+    wait_until(lambda: victim.metrics(**headers)[name] == value, f"{value} as {name}")
+
+
+def _refused(victim: Victim) -> float:
+    """How many requests have been answered by 429."""
+    return sum(n for name, n in victim.metrics().items() if name.startswith("millpond_requests_total") and 'status="429"' in name)
+
+
 def _seconds(pid: int) -> float:
     """Processor time of a process, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -59,14 +71,14 @@ def test_streams_of_a_table_are_read_once_and_each_tells_all(attacked: Attacked,
     victim = attacked(*HISTORY, "--max-streams", "60")
     with ExitStack() as opened, victim.watched(mib=60):
         streams = [opened.enter_context(_stream(victim)) for _ in range(40)]
-        wait_for(lambda: victim.metrics()["millpond_streams"] == 40)
+        _wait_for_metric(victim, "millpond_streams", 40)
         for number in range(5):
             commit(job, streamed=number)
         for stream in streams:
             sent = _until(stream, b'"new":{"k":"streamed","v":4}')
             values = [json.loads(line[6:])["changes"] for line in sent.split(b"\n") if line.startswith(b"data: ")]
             assert [change["new"]["v"] for page in values for change in page if change["new"]["k"] == "streamed"] == list(range(5))
-    wait_for(lambda: victim.metrics()["millpond_streams"] == 0)
+    _wait_for_metric(victim, "millpond_streams", 0)
 
 
 def test_more_streams_than_allowed_are_refused_and_ended_ones_make_room(attacked: Attacked) -> None:
@@ -74,11 +86,11 @@ def test_more_streams_than_allowed_are_refused_and_ended_ones_make_room(attacked
     with ExitStack() as opened:
         for _ in range(5):
             opened.enter_context(_stream(victim))
-        refused = httpx.get(f"{victim.address}/tables/{TABLE}/changes", headers={"accept": "text/event-stream"})
+        refused = httpx.get(f"{victim.address}/tables/{TABLE}/changes", headers={"accept": "text/event-stream"}, timeout=60)
         assert (refused.status_code, refused.json()["error"]["condition"]) == (429, "TOO_MANY_STREAMS")
         assert refused.headers["retry-after"] == "1"
-        assert httpx.get(f"{victim.address}/tables/{TABLE}/changes").status_code == 200
-    wait_for(lambda: victim.metrics()["millpond_streams"] == 0)
+        assert httpx.get(f"{victim.address}/tables/{TABLE}/changes", timeout=60).status_code == 200
+    _wait_for_metric(victim, "millpond_streams", 0)
     with _stream(victim):
         pass
 
@@ -91,25 +103,30 @@ def test_more_waits_than_allowed_are_refused_and_ended_ones_make_room(attacked: 
         for path in paths:
             waiting = opened.enter_context(victim.connect())
             waiting.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        wait_for(lambda: victim.metrics()["millpond_waits"] == 3)
+        _wait_for_metric(victim, "millpond_waits", 3)
         for path in paths:
-            refused = httpx.get(victim.address + path)
+            refused = httpx.get(victim.address + path, timeout=60)
             assert (refused.status_code, refused.json()["error"]["condition"]) == (429, "TOO_MANY_WAITS")
-        assert httpx.get(f"{victim.address}/tables/{TABLE}/count?_min_batch=0&_wait_seconds=20").status_code == 200
-    wait_for(lambda: victim.metrics()["millpond_waits"] == 0)
+        assert httpx.get(f"{victim.address}/tables/{TABLE}/count?_min_batch=0&_wait_seconds=20", timeout=60).status_code == 200
+    _wait_for_metric(victim, "millpond_waits", 0)
 
 
 def test_our_client_asks_again_where_too_many_wait(attacked: Attacked) -> None:
     victim = attacked(*HISTORY, "--max-streams", "5", "--max-waits", "3")
-    path = f"/tables/{TABLE}/count?_min_batch=99999&_wait_seconds=1.5"
-    with ExitStack() as opened, millpond.connect(victim.address) as server:
+    path = f"/tables/{TABLE}/count?_min_batch=99999&_wait_seconds=20"
+    settings = ClientSettings(tries=1000)
+    with ThreadPoolExecutor(1) as pool, millpond.connect(victim.address, settings=settings) as server:
         table = server[TABLE]
-        for _ in range(3):
-            waiting = opened.enter_context(victim.connect())
-            waiting.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        wait_for(lambda: victim.metrics()["millpond_waits"] == 3)
+        with ExitStack() as held:
+            for _ in range(3):
+                waiting = held.enter_context(victim.connect())
+                waiting.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            _wait_for_metric(victim, "millpond_waits", 3)
+            before = _refused(victim)
+            asked = pool.submit(lambda: table.count(bounds=millpond.Bounds(min_batch=99999, wait_seconds=0.1)))
+            wait_until(lambda: _refused(victim) > before, "a refusal")
         with pytest.raises(MillpondError) as refused:
-            table.count(bounds=millpond.Bounds(min_batch=99999, wait_seconds=0.1))
+            asked.result(60)
     assert refused.value.condition == "NOT_UP_TO_BOUND"
 
 
@@ -123,21 +140,21 @@ def test_each_client_has_its_own_share_of_streams_and_waits(attacked: Attacked, 
         for _ in range(2):
             opened.enter_context(_stream(victim, greedy))
         url, form = f"{victim.address}/tables/{TABLE}/changes", {"accept": "text/event-stream"}
-        refused = httpx.get(url, headers={**form, "authorization": f"Bearer {greedy}"})
+        refused = httpx.get(url, headers={**form, "authorization": f"Bearer {greedy}"}, timeout=60)
         assert refused.json()["error"]["condition"] == "TOO_MANY_STREAMS"
         opened.enter_context(_stream(victim, modest))
 
 
 def test_a_batch_wakes_all_that_wait_for_it(attacked: Attacked, job: WrittenCheckpoint) -> None:
     victim = attacked(*HISTORY, "--max-streams", "60")
-    with httpx.Client(base_url=victim.address) as client:
+    with httpx.Client(base_url=victim.address, timeout=60) as client:
         batch = client.get(f"/tables/{TABLE}/count").json()["batch"] + 1
     paths = [f"/tables/{TABLE}/count?_min_batch={batch}&_wait_seconds=25"] * 60
     paths += [f"/tables/{TABLE}/rows?k=woken&_min_batch={batch}&_wait_seconds=25", f"/tables/{TABLE}/changes?_wait_seconds=25"] * 20
     limits = httpx.Limits(max_connections=200)
     with ThreadPoolExecutor(100) as pool, httpx.Client(base_url=victim.address, timeout=60, limits=limits) as client:
         answers = [pool.submit(client.get, path) for path in paths]
-        wait_for(lambda: victim.metrics()["millpond_waits"] == 100)
+        _wait_for_metric(victim, "millpond_waits", 100)
         before = _seconds(victim.pid)
         time.sleep(2)
         assert _seconds(victim.pid) - before < 1.0, "who waits costs next to nothing"
@@ -152,14 +169,16 @@ def test_a_batch_wakes_all_that_wait_for_it(attacked: Attacked, job: WrittenChec
 def test_a_token_that_ends_takes_its_streams_and_waits_along(attacked: Attacked, tmp_path: Path, how: str) -> None:
     tokens = tmp_path / "readers.json"
     staying = add_token(tokens, "staying", tables=["*"], metrics=True)
-    ending = add_token(tokens, "ending", tables=["*"], valid_seconds=6 if how == "expired" else None)
-    victim = attacked(*HISTORY, "--tokens", str(tokens), token=staying)
+    ending = add_token(tokens, "ending", tables=["*"], valid_seconds=86400)
+    victim, headers = attacked(*HISTORY, "--tokens", str(tokens), token=staying), {"authorization": f"Bearer {staying}"}
     wait = f"GET /tables/{TABLE}/count?_min_batch=99999&_wait_seconds=25 HTTP/1.1\r\nHost: localhost\r\n"
     with _stream(victim, ending) as ends, _stream(victim, staying) as stays, victim.connect() as waits:
         waits.sendall(f"{wait}Authorization: Bearer {ending}\r\n\r\n".encode())
-        time.sleep(0.5)
+        _wait_for_metric(victim, "millpond_waits", 1, **headers)
         if how == "removed":
             remove_token(tokens, "ending")
+        elif how == "expired":
+            _expires(tokens, "ending", 3)
         elif how == "replaced":
             add_token(tokens, "ending", tables=["*"])
         sent = _until(ends, b"\r\n0\r\n\r\n")  # the last chunk
@@ -167,15 +186,25 @@ def test_a_token_that_ends_takes_its_streams_and_waits_along(attacked: Attacked,
         refused = exchange(waits)
         assert (refused.status, refused.condition) == (401, "TOKEN_NEEDED")
         assert not victim.is_closed(stays, 1)
-    headers = {"authorization": f"Bearer {staying}"}
-    wait_for(lambda: victim.metrics(**headers)["millpond_streams"] == 0)
+    _wait_for_metric(victim, "millpond_streams", 0, **headers)
+
+
+def _expires(tokens: Path, name: str, seconds: float) -> None:
+    """Let a token end in so many seconds."""
+    readers = json.loads(tokens.read_text())
+    (reader,) = (reader for reader in readers["readers"] if reader["name"] == name)
+    reader["expires"] = (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)).isoformat()
+    new = tokens.with_suffix(".new")
+    new.write_text(json.dumps(readers))
+    new.chmod(tokens.stat().st_mode)
+    new.rename(tokens)
 
 
 def test_guesses_of_tokens_are_limited_and_a_right_one_is_let_in_meanwhile(attacked: Attacked, tmp_path: Path) -> None:
     tokens = tmp_path / "readers.json"
     right = add_token(tokens, "reader", tables=["*"])
-    victim = attacked("--tokens", str(tokens), "--failed-logins-per-minute", "5", token=right)
-    with httpx.Client(base_url=victim.address) as client:
+    victim = attacked("--tokens", str(tokens), "--failed-logins-per-minute", "2", token=right)
+    with httpx.Client(base_url=victim.address, timeout=60) as client:
         asked = [client.get("/tables", headers={"authorization": f"Bearer wrong-{n}"}) for n in range(12)]
         assert [answer.status_code for answer in asked[-6:]] == [429] * 6
         assert asked[-1].json()["error"]["condition"] == "TOO_MANY_REQUESTS"
@@ -202,7 +231,7 @@ def test_streams_that_nobody_reads_are_left(attacked: Attacked, job: WrittenChec
         writing = threading.Thread(target=write)
         writing.start()
         try:
-            wait_for(lambda: victim.metrics()["millpond_streams"] == 0, 60)
+            _wait_for_metric(victim, "millpond_streams", 0)
         finally:
             stop.set()
             writing.join()

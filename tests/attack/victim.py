@@ -8,7 +8,6 @@ import os
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-# Long after any honest answer, on any machine that runs these tests.
-PATIENCE_SECONDS = 20.0
+from suite.waiting import PATIENCE_SECONDS, wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class Victim:
         asking.start()
         try:
             yield
-            wait_for(lambda: answered > 0 or bool(problems))
+            wait_until(lambda: answered > 0 or bool(problems), "an answer to the honest client")
         finally:
             ending.set()
             asking.join()
@@ -131,11 +129,3 @@ def exchange(connection: socket.socket, request: bytes = b"") -> Answered:
         assert part, "half an answer"
         body += part
     return Answered(int(status.split()[1]), headers, body)
-
-
-def wait_for(holds: Any, seconds: float = PATIENCE_SECONDS) -> None:
-    """Return as soon as it is true."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.05)

@@ -18,6 +18,8 @@ from servers.spark_cluster import SparkCluster
 from soak.processes import Process, children_of, python, signal_if_there
 
 SHARDS, COPIES = 3, 2
+# The network lets some requests hang.
+_IMPATIENT = {"MILLPOND_REQUEST_SECONDS": "1"}
 TOPIC, SENT = "events", "sent"
 
 
@@ -89,7 +91,7 @@ class Town:
         self._add(name, python(module, *words, str(self.logs[name]), str(self._seed)))
 
     def _add(self, name: str, command: list[str], *, has_clock: bool = False, **variables: str) -> None:
-        given = {**environment(self.network.s3), **variables, **(self.clocks.environment(name) if has_clock else {})}
+        given = {**environment(self.network.s3), **_IMPATIENT, **variables, **(self.clocks.environment(name) if has_clock else {})}
         self.processes[name] = Process(name, lambda: command, self._folder / f"{name}.log", given)
 
     def driver(self) -> list[int]:

@@ -142,7 +142,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         _wait_for(http, 0)
         for batch in range(1, LAST + 1):
             commit(batch)
-        while httpx.get(f"{address}/tables/{EXPIRED[0]}").json()["batch"] < 7:
+        while httpx.get(f"{address}/tables/{EXPIRED[0]}", timeout=60).json()["batch"] < 7:
             time.sleep(0.05)
         pond = opened.enter_context(millpond.open(path, replica_dir=home, follow=False, wait_seconds=30))
         client = opened.enter_context(millpond.connect(address))

@@ -58,7 +58,7 @@ def test_a_replica_in_it_equals_one_in_memory_at_every_batch(golden: Callable[[s
         for batch in range(copy.last + 1):
             if batch:
                 copy.commit(batch)
-            there.catch_up(30)
+            there.catch_up(60)
             with millpond.open(copy.checkpoint, backend="rocksdict", **kept) as pond:  # opened again for each batch
                 assert pond.tables() == there.tables()
                 for name in there.tables():
@@ -92,14 +92,14 @@ def test_a_server_keeps_its_replicas_in_it_and_other_processes_are_told(tmp_path
                 assert [row["v"] for row in table.scan()] == [1, 2]
                 job.plan([("a", 5)], snapshot=False)
                 job.commit()
-                assert table.get(k="a", bounds=millpond.Bounds(min_batch=1, wait_seconds=20))["v"] == 5
+                assert table.get(k="a", bounds=millpond.Bounds(min_batch=1, wait_seconds=60))["v"] == 5
             pond = millpond.open(job.path, replica_dir=tmp_path / "home", backend="rocksdict", wait_seconds=0)
             with pond, pytest.raises(MillpondError) as refused:
                 pond.wait_for_table("job.aggregate_0", 1)
             assert refused.value.condition in ("REPLICA_NOT_SHARED", "UNKNOWN_TABLE")
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(60)
     several = subprocess.run([*command, "--workers", "2"], env=environment, capture_output=True, text=True, check=False)
     assert (several.returncode, "keeps a replica for one process" in several.stdout + several.stderr) == (2, True)
     unknown = subprocess.run([*command[:-1], "nothing"], env=environment, capture_output=True, text=True, check=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections import defaultdict
 
 import httpx
@@ -13,6 +12,7 @@ import pandas as pd
 import pytest
 
 import millpond
+from suite.waiting import wait_until
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark
@@ -65,13 +65,16 @@ def test_all_ways_agree_with_a_recomputation(on_rocksdb, example, read_log, real
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         try:
             address = json.loads(server.stdout.readline())["url"]
-            while httpx.get(f"{address}/readyz", timeout=30).status_code != 200:
-                time.sleep(0.05)
-            answer = httpx.get(f"{address}/tables/visitors_by_list_count/rows", params={"page": page}, timeout=30)
+            wait_until(
+                lambda: httpx.get(f"{address}/readyz", timeout=60).status_code == 200,
+                "the server's yes at /readyz",
+                unless=lambda: server.poll() is not None,
+            )
+            answer = httpx.get(f"{address}/tables/visitors_by_list_count/rows", params={"page": page}, timeout=60)
             assert answer.json()["rows"] == [{"page": page, "visitors": expected[page]}]
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(60)
 
 
 @pytest.mark.parametrize("way", ["ByList", "ByMap"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import uuid
 from importlib import import_module
 from pathlib import Path
@@ -12,8 +11,10 @@ from typing import Any
 
 from live_jobs.quick_java import QUICK_JAVA
 from soak.orphans import end_with_parent
+from suite.waiting import wait_until
 
 PARTITIONS = 2
+WAIT_SECONDS = 240
 
 
 def main(kind: str, folder: str) -> None:
@@ -40,14 +41,17 @@ def main(kind: str, folder: str) -> None:
 
 
 def wait_for_progress(job: Any) -> None:
-    """Wait until it has done a batch, or for ten seconds: it may have none to do.
+    """Wait until it has done a batch, or has none to do.
 
     The first batch starts a Python process, and Spark waits 10 seconds for it.  On a busy machine that is too short for three
     jobs that start at once.
     """
-    deadline = time.monotonic() + 10
-    while job.query.isActive and not job.query.recentProgress and time.monotonic() < deadline:
-        time.sleep(0.1)
+    query = job.query
+
+    def progresses() -> object:
+        return not query.isActive or query.recentProgress or query.status["message"] == "Waiting for data to arrive"
+
+    wait_until(progresses, "the first batch of a job", seconds=WAIT_SECONDS)
 
 
 def example(name: str) -> Any:

@@ -28,6 +28,7 @@ from faults.kind import Kind
 from faults.looks import Looks
 from faults.undisturbed import Undisturbed
 from soak.processes import Process, signal_if_there
+from suite.waiting import wait_until
 
 WAIT_SECONDS = 240
 KEEP = millpond.Retention(history_batches=None, closed_seconds=None)
@@ -64,7 +65,7 @@ class Storm:
             self._come_on(2)
             while not self.kind.tried():
                 self._come_on(1)
-            self._wait_until(lambda: self._read() == self._fed())
+            self._wait_until(lambda: self._read() == self._fed(), "batches with all input")
         finally:
             self._job.kill()
         self._look()
@@ -133,14 +134,10 @@ class Storm:
         for _ in range(times):
             self.kind.feed()
             wanted = self._fed()
-            self._wait_until(lambda wanted=wanted: self._feed() >= wanted)  # type: ignore[misc]
+            self._wait_until(lambda wanted=wanted: self._feed() >= wanted, "batches with all input")  # type: ignore[misc]
 
-    def _wait_until(self, done: Callable[[], bool], pause_seconds: float = 0.05) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not done():
-            assert self._job.alive(), self._job.last_words()
-            assert time.monotonic() < deadline, self._job.last_words()
-            time.sleep(pause_seconds)
+    def _wait_until(self, done: Callable[[], bool], what: str) -> None:
+        wait_until(done, what, seconds=WAIT_SECONDS, unless=self._job.ended)
 
     # ------------------------------------------------------------ killing
 
@@ -151,8 +148,7 @@ class Storm:
         checkpoint = checkpoints[0] if first else self._chance.choice(checkpoints)
         later_seconds = 0 if first else self._chance.choice((0, 0.02, 0.1))
 
-        def stopped() -> bool:
-            self._feed()
+        def is_stopped() -> bool:
             batch = newest(checkpoint / "offsets")
             if batch == newest(checkpoint / "commits") or not any(checkpoint.glob(f"state/*/*/{batch + 1}.*")):
                 return False
@@ -163,21 +159,30 @@ class Storm:
             os.killpg(self._job.pid, signal.SIGCONT)
             return False
 
-        self._wait_until(stopped, 0.002)
+        def stopped() -> bool:
+            for _ in range(50):  # the state of a batch is there for a few milliseconds before its commit
+                self._feed()
+                if is_stopped():
+                    return True
+                time.sleep(0.002)
+            return False
+
+        self._wait_until(stopped, "state that isn't committed yet")
         self._job.kill()
 
     def _kill_worker(self) -> None:
         self._come_on(1)
-        before = self._lost_workers()
+        before, pause_seconds = self._lost_workers(), self._chance.uniform(0.2, 0.6)
 
         def met() -> bool:
             self._feed()
             if any(newest(run.checkpoint / "offsets") > run.committed for run in self.runs.values()):
                 for worker in python_workers(self._job):
                     signal_if_there(worker, signal.SIGKILL)
+            time.sleep(pause_seconds)
             return self._lost_workers() > before
 
-        self._wait_until(met, self._chance.uniform(0.2, 0.6))
+        self._wait_until(met, "a task that has lost its worker")
         self._come_on(1)
 
     def _lost_workers(self) -> int:

@@ -23,6 +23,7 @@ from faults.storm import KEEP, WAIT_SECONDS
 from faults.undisturbed import Undisturbed
 from soak.processes import Process, python
 from suite.sizes import IS_EVERY, a_few
+from suite.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.long]
 KILLS = int(os.environ.get("MILLPOND_KILLS", "8" if IS_EVERY else "2"))
@@ -55,6 +56,10 @@ class Served(threading.Thread):
             self.reads += 1
             time.sleep(0.02)
 
+    def wait_for(self, reads: int) -> None:
+        """Wait for so many answers."""
+        wait_until(lambda: self.reads >= reads, f"{reads} answers", unless=lambda: self.failed)
+
     def end(self) -> None:
         """Stop; fails if a read has failed."""
         self._ended.set()
@@ -84,12 +89,13 @@ class Backfill:
 
     def wait_for(self, *versions: int) -> None:
         """Wait until these versions have read all input."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not all(self._read(version) == len(self._events.rows) for version in versions):
-            for process in (self.whole, self.killed):
-                assert process.running is None or process.alive(), process.last_words()
-            assert time.monotonic() < deadline, [self._read(version) for version in VERSIONS]
-            time.sleep(0.1)
+        running = [process for process in (self.whole, self.killed) if process.running is not None]
+        wait_until(
+            lambda: all(self._read(version) == len(self._events.rows) for version in versions),
+            "versions that have read all input",
+            seconds=WAIT_SECONDS,
+            unless=lambda: "".join(process.ended() for process in running),
+        )
 
     def _read(self, version: int) -> int:
         run, committed = self.runs[version], self.runs[version].committed
@@ -99,15 +105,17 @@ class Backfill:
     def kill(self) -> None:
         """Kill version 2 while it starts, or at any time after a batch."""
         checkpoint = self.runs[2].checkpoint
-        before, deadline = newest(checkpoint / "commits"), time.monotonic() + WAIT_SECONDS
+        before = newest(checkpoint / "commits")
         self.killed.start()
         if self.chance.random() < 0.2:
             time.sleep(self.chance.uniform(0, 8))
         else:
-            while newest(checkpoint / "commits") == before:
-                assert self.killed.alive(), self.killed.last_words()
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
+            wait_until(
+                lambda: newest(checkpoint / "commits") != before,
+                "a batch of version 2",
+                seconds=WAIT_SECONDS,
+                unless=self.killed.ended,
+            )
             time.sleep(self.chance.choice((0, 0.05, 1)) * self.chance.random())
         self.killed.kill()
 
@@ -166,12 +174,12 @@ def test_a_backfill_that_is_killed_goes_on_and_readers_notice_nothing(tmp_path: 
             killed, undisturbed = versions.rows(pond, 2, 3)
             assert killed
             assert killed == undisturbed
+            served.wait_for(101)
             served.end()
-            assert served.reads > 100
             print(f"{provider}: {KILLS} kills, {served.reads} reads, {versions.runs[2].committed + 1} batches")
             assert millpond.plan_cut_over(versions.pond, "views", to=2).run().current == 2
             served = Served(pond, 2)
             served.start()
-            time.sleep(0.5)
+            served.wait_for(10)
             served.end()
     assert versions.killed.unwanted == versions.whole.unwanted == []

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from inputs.event_file import write_event_file
 from millpond.errors import MillpondError
 from millpond.spark.guard import EXIT_CODE
 from millpond.storage.machine import is_running, process_start
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,11 +70,15 @@ def rows(folder: Path, batch: int) -> dict[str, tuple[int, int]]:
     return {row["k"]: (row["n"], row["v"]) for row in found}
 
 
-def wait_for(true: Callable[[], object], folder: Path, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, (folder / "err").read_text()[-3000:]
-        time.sleep(0.02)
+def wait_for_batch_begun(folder: Path, batch: int, paused: subprocess.Popen[str]) -> None:
+    def ended() -> object:
+        return paused.poll() is not None and ((folder / "err").read_text()[-3000:] or "nothing said")
+
+    wait_until((folder / "begun" / str(batch)).exists, f"the begin of batch {batch}", seconds=180, unless=ended)
+
+
+def wait_for_end(pid: int, started: str) -> None:
+    wait_until(lambda: not is_running(pid, started), "the end of the JVM")
 
 
 def logs(checkpoint: Path) -> dict[str, bytes]:
@@ -85,7 +90,7 @@ def logs(checkpoint: Path) -> dict[str, bytes]:
 @pytest.mark.long
 @pytest.mark.parametrize("batch", [2, None, 0])
 def test_a_paused_job_changes_nothing_when_it_wakes(
-    spark: SparkSession, folder: Path, paused: subprocess.Popen[str], batch: int | None
+    spark: SparkSession, folder: Path, paused: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, batch: int | None
 ) -> None:
     """It is paused within a batch, or at any moment."""
     seed = random.Random(f"{SEED}/{batch}")
@@ -94,10 +99,10 @@ def test_a_paused_job_changes_nothing_when_it_wakes(
     assert paused.stdout is not None
     java = int(paused.stdout.readline().split()[1])
     started = process_start(java)
-    begun = folder / "begun" / str(batch if batch is not None else 1)
-    wait_for(begun.exists, folder)
+    wait_for_batch_begun(folder, batch if batch is not None else 1, paused)
     time.sleep(seed.uniform(0, 1.2) if batch is None else 0.2)
     os.killpg(paused.pid, signal.SIGSTOP)
+    monkeypatch.setenv("MILLPOND_LEASE_SECONDS", "600")  # of the job here, whose guard would end the JVM of all tests
     with pytest.raises(MillpondError) as caught:
         start(spark, folder, 0.0)
     assert caught.value.condition == "CHECKPOINT_IN_USE"
@@ -111,14 +116,14 @@ def test_a_paused_job_changes_nothing_when_it_wakes(
             assert error.condition == "CHECKPOINT_IN_USE"
         return job is not None
 
-    wait_for(take, folder)
+    wait_until(take, "a lease that has run out")
     with job:
         job.wait_for_batch(3, 60)
         checkpoint = folder / "pond/jobs" / TABLE / "checkpoint"
         before = logs(checkpoint)
         assert [rows(folder, n) for n in range(4)] == [expected(n + 1) for n in range(4)]
         os.killpg(paused.pid, signal.SIGCONT)
-        wait_for(lambda: not is_running(java, started), folder, 20)
+        wait_for_end(java, started)
         assert paused.wait(60) != 0
         assert "its JVM ends now" in (folder / "err").read_text()
         assert logs(checkpoint) == before
@@ -139,8 +144,8 @@ def test_the_jvm_ends_though_only_python_is_paused(folder: Path, paused: subproc
     assert paused.stdout is not None
     java = int(paused.stdout.readline().split()[1])
     started = process_start(java)
-    wait_for((folder / "begun/0").exists, folder)
+    wait_for_batch_begun(folder, 0, paused)
     paused.send_signal(signal.SIGSTOP)
-    wait_for(lambda: not is_running(java, started), folder, LEASE_SECONDS)
+    wait_for_end(java, started)
     paused.send_signal(signal.SIGCONT)
     assert paused.wait(60) != 0

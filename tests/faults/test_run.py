@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from live_jobs.quick_java import QUICK_JAVA
 from millpond.catalogue import job_of
 from millpond.ownership.runs import read_runs
 from millpond.storage.machine import is_running
+from suite.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.long]
 PROGRAM = f"""
@@ -46,8 +46,10 @@ def sink(frame, batch):
 
 rows = spark.readStream.schema("k string, v long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
 counts = rows.groupBy("k").agg(sf.count("*").alias("n"), sf.sum("v").alias("v"))
-millpond.start(counts, table="counts", pond=folder / "pond", partitions=2, fenced=True, sink=sink)
-time.sleep(8)  # the sink fails meanwhile
+is_first = not (folder / "failed").exists()
+job = millpond.start(counts, table="counts", pond=folder / "pond", partitions=2, fenced=True, sink=sink)
+while is_first and job.query.isActive:  # the sink fails meanwhile
+    time.sleep(0.1)
 sys.exit(0)
 """
 
@@ -84,12 +86,12 @@ def runner(tmp_path: Path) -> Iterator[Callable[[str], Runner]]:
         each.process.wait(120)
 
 
-def wait_until(what: Callable[[], bool], runners: Callable[[], str]) -> None:
-    """At most three minutes."""
-    deadline = time.monotonic() + 180
-    while not what():
-        assert time.monotonic() < deadline, runners()
-        time.sleep(0.1)
+def wait_for(runner: Runner, condition: Callable[[], bool], what: str) -> None:
+    wait_until(condition, what, seconds=180, unless=lambda: runner.process.poll() is not None and runner.said())
+
+
+def wait_for_standby(runner: Runner) -> None:
+    wait_for(runner, lambda: "millpond: counts: standby" in runner.said(), "the runner's word that it is the standby")
 
 
 def test_a_job_goes_on_after_an_error_and_after_the_loss_of_its_machine(tmp_path: Path, runner: Callable[[str], Runner]) -> None:
@@ -109,11 +111,11 @@ def test_a_job_goes_on_after_an_error_and_after_the_loss_of_its_machine(tmp_path
     for file in range(4):
         feed(file)
     first = runner("first")
-    wait_until(lambda: is_committed(3), first.said)
+    wait_for(first, lambda: is_committed(3), "the commit of batch 3")
     assert "run 1 failed: [ValueError] ValueError: no luck with batch 2" in first.said()
     assert "The program's own function raised it" in first.said()
     second = runner("second")
-    wait_until(lambda: "millpond: counts: standby" in second.said(), second.said)
+    wait_for_standby(second)
 
     holder = json.loads((tmp_path / "pond/jobs/counts/lease.json").read_text())
     first.process.kill()  # the runner first, which would start the program again
@@ -123,10 +125,10 @@ def test_a_job_goes_on_after_an_error_and_after_the_loss_of_its_machine(tmp_path
     first.process.wait(60)
     for file in range(4, 7):
         feed(file)
-    wait_until(lambda: is_committed(6), second.said)
+    wait_for(second, lambda: is_committed(6), "the commit of batch 6")
 
     third = runner("third")  # the machine is back, and is the standby now
-    wait_until(lambda: "millpond: counts: standby" in third.said(), third.said)
+    wait_for_standby(third)
     with millpond.open(tmp_path / "pond", replica_dir="memory://") as pond:
         found = {row["k"]: (row["n"], row["v"]) for row in pond["counts"].scan()}
     assert found == expected

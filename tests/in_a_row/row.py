@@ -18,6 +18,7 @@ from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -213,9 +214,5 @@ def _newest(query: Any) -> int:
 
 def _wait_for_batch(query: Any, batch: int) -> int:
     """Wait until a batch has ended; returns the newest one."""
-    deadline = time.monotonic() + 120
-    while (newest := _newest(query)) < batch:
-        assert query.isActive, query.exception()
-        assert time.monotonic() < deadline, f"batch {batch} doesn't end"
-        time.sleep(0.01)
-    return newest
+    wait_until(lambda: _newest(query) >= batch, f"the end of batch {batch}", seconds=120, unless=query.exception)
+    return _newest(query)

@@ -20,7 +20,6 @@ import re
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from inputs.manual import DOCS, Block, blocks
 from live_jobs.quick_java import QUICK_JAVA_ENVIRONMENT
 from servers.ports import free_port
 from soak.orphans import end_with_parent
+from suite.waiting import TimedOut, wait_until
 
 _PORT = "8642"
 _PROMPTS = {"console": ("$ ", "> "), "pycon": (">>> ", "... ")}
@@ -55,12 +55,16 @@ class Shell:
     def run(self, command: str) -> str:
         """The output of one command.  Repeats a `curl` until its server is there."""
         command = command.replace(_PORT, self._port)
-        deadline = time.monotonic() + _SERVER_SECONDS
-        while True:
+        written, status = "", 0
+
+        def is_done() -> bool:
+            nonlocal written, status
             written, status = self._run(command)
-            if not (command.startswith("curl") and status and time.monotonic() < deadline):
-                return written.replace(self._port, _PORT)
-            time.sleep(0.2)
+            return not (command.startswith("curl") and status)
+
+        with contextlib.suppress(TimedOut):  # what was written says more
+            wait_until(is_done, "the server's answer to curl", seconds=_SERVER_SECONDS)
+        return written.replace(self._port, _PORT)
 
     def _run(self, command: str) -> tuple[str, int]:
         assert self._process.stdin is not None

@@ -14,6 +14,7 @@ import random
 import shutil
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ import millpond
 from millpond.errors import MillpondError
 from millpond.spark.java import require_java
 from spark.aggregate.events import SCHEMA, declare_views, draw_events, recount
+from suite.waiting import wait_until
 
 PARTITIONS, ROUNDS = 3, 3
 DEDUPE = ("id", "2 days")
@@ -45,12 +47,12 @@ class Topic:
 
     def create(self) -> None:
         (made,) = self.admin.create_topics([NewTopic(self.name, PARTITIONS, 1, config=self.config)]).values()
-        made.result(30)
+        made.result(60)
 
     def delete(self) -> None:
         (gone,) = self.admin.delete_topics([self.name]).values()
-        gone.result(30)
-        time.sleep(1)
+        gone.result(60)
+        wait_until(lambda: self.name not in self.admin.list_topics(timeout=60).topics, "the end of the topic")
 
     def source(self) -> DataFrame:
         stream = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.broker)
@@ -61,7 +63,7 @@ class Topic:
         with millpond.start(
             declare_views(dedupe=DEDUPE), self.source(), pond=self.pond, trigger="available-now", partitions=2
         ) as job:
-            assert job.wait_for_end(120)
+            assert job.wait_for_end(240)
 
     def audit(self, **options: Any) -> millpond.Audit:
         return millpond.audit(declare_views(dedupe=DEDUPE), self.source(), pond=self.pond, **options)
@@ -92,7 +94,7 @@ class Writer:
             to = self.draw.randrange(PARTITIONS) if partition is None else partition
             placed = lambda _, message, row=row: places.__setitem__(row["id"] or "", [message.partition(), message.offset()])  # noqa: E731
             self.producer.produce(self.topic.name, json.dumps(row).encode(), partition=to, on_delivery=placed)
-        self.producer.flush(30)
+        assert self.producer.flush(60) == 0
         return places
 
 
@@ -105,19 +107,19 @@ def sound(topic: Topic, draw: random.Random) -> dict[str, Any]:
     """Events of committed and of aborted transactions."""
     begin = dt.datetime.now(dt.UTC).replace(microsecond=0) - dt.timedelta(days=30)
     writer = Writer(topic, draw, **{"transactional.id": topic.name})
-    writer.producer.init_transactions(30)
+    writer.producer.init_transactions(60)
     topic.written = [unique(rows) for rows in draw_events(draw, begin, ROUNDS)]
     aborted: dict[str, Any] = {}
     for number, rows in enumerate(topic.written):
         writer.producer.begin_transaction()
         aborted |= writer.write([{**row, "id": f"aborted-{n}"} for n, row in enumerate(rows[:7])])
-        writer.producer.abort_transaction(30)
+        writer.producer.abort_transaction(60)
         # A transaction of its own for each half.
         middle = draw.randrange(len(rows))
         for half in (rows[:middle], rows[middle:]):
             writer.producer.begin_transaction()
             places = writer.write(half, 0 if number == 0 else None)
-            writer.producer.commit_transaction(30)
+            writer.producer.commit_transaction(60)
         topic.run()
     found = topic.audit()
     buckets, letters = recount([*topic.written, None], dedupe=True)
@@ -185,7 +187,7 @@ def retained(topic: Topic) -> dict[str, Any]:
     """The oldest records are removed, as retention does."""
     place = TopicPartition(topic.name, 0, 2)  # the first batch begins there
     for done in topic.admin.delete_records([place]).values():
-        done.result(30)
+        done.result(60)
     later = topic.audit(since=2)
     return {
         "audit": refusal(topic.audit),
@@ -227,7 +229,7 @@ def main(jars: str, broker: str, seed: str, folder: str) -> None:
         found[name] = facts
         print(f"{time.monotonic() - began:.0f} s {name}: {json.dumps(facts)}", flush=True)
 
-    topic = Topic(spark, broker, f"audit-{seed}", Path(folder))
+    topic = Topic(spark, broker, f"audit-{uuid.uuid4().hex[:8]}", Path(folder))
     done("sound", sound(topic, random.Random(seed)))
     done("retained", retained(topic))
     done("doctored", doctored(topic))

@@ -6,21 +6,23 @@ import json
 import os
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import pytest
 
 from servers.kafka import connector_jars, kafka_broker
 
+SEED = os.environ.get("MILLPOND_SEED", "20261127")
+
 
 @pytest.mark.spark
 @pytest.mark.long
 def test_every_event_of_a_topic_is_accounted_for_and_a_doctored_state_is_found(tmp_path: Path) -> None:
-    broker, jars, seed = kafka_broker(), connector_jars(), uuid.uuid4().hex[:8]
-    program = [sys.executable, str(Path(__file__).with_name("audit_job.py")), str(jars), broker, seed, str(tmp_path)]
+    broker, jars = kafka_broker(), connector_jars()
+    print(f"seed {SEED}")
+    program = [sys.executable, str(Path(__file__).with_name("audit_job.py")), str(jars), broker, SEED, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(["timeout", "-k", "5", "400", *program], capture_output=True, text=True, env=environment)
+    done = subprocess.run(["timeout", "-k", "5", "900", *program], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[:3000]
     found = json.loads(done.stdout.splitlines()[-1])
     sound = found["sound"]

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import millpond
 from millpond.errors import ReplicaError
 from oracles.accounts import ANSWER, PROGRAM, Command, batches, client, recomputed, serving, submit_arguments, write_all
 from servers.kafka import connector_jars, create_topic, kafka_broker
+from suite.waiting import wait_until
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -77,11 +77,12 @@ def accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Accounts]:
         subprocess.Popen(serving(folder / "pond", broker, topic), stdout=out, stderr=out, env=environment) as job,
     ):
         try:
-            deadline = time.monotonic() + 2 * WAIT  # Spark has to start
-            while not batches(folder / "pond"):
-                assert job.poll() is None, log.read_text()[-3000:]
-                assert time.monotonic() < deadline, log.read_text()[-3000:]
-                time.sleep(0.1)
+            wait_until(
+                lambda: batches(folder / "pond"),
+                "the job's first batch",
+                seconds=2 * WAIT,  # Spark has to start
+                unless=lambda: job.poll() is not None and (log.read_text()[-3000:] or "nothing said"),
+            )
             with millpond.open(folder / "pond", replica_dir=folder / "home") as pond:
                 running.pond = pond
                 yield running
@@ -208,16 +209,20 @@ def test_client_and_follower_as_programs(accounts: Accounts, tmp_path: Path) -> 
         return answer
 
     following = [sys.executable, str(PROGRAM), "follow", pond]
-    with printed.open("w") as out, subprocess.Popen(["timeout", "500", *following], stdout=out, env=environment) as follower:
+    with printed.open("w") as out, subprocess.Popen(["timeout", "900", *following], stdout=out, env=environment) as follower:
         try:
             assert send("withdraw", "5", "--command", "1")["reason"] == "not enough"
-            deadline, accepted = time.monotonic() + WAIT, []
-            while not printed.read_text():  # it prints only what comes after its start
-                assert follower.poll() is None
-                assert time.monotonic() < deadline
+            accepted = []
+
+            def lines_printed() -> list[str]:  # only what comes after its start
                 accepted.append(send("deposit", "5"))
                 assert accepted[-1]["version"] == len(accepted)
-            events = [ast.literal_eval(line) for line in printed.read_text().splitlines()]
+                return printed.read_text().split("\n")[:-1]
+
+            lines = wait_until(
+                lines_printed, "an event that was followed", seconds=WAIT, unless=lambda: follower.poll() is not None
+            )
+            events = [ast.literal_eval(line) for line in lines]
             assert all(event["command"] == accepted[event["version"] - 1]["command"] for event in events)
         finally:
             follower.terminate()

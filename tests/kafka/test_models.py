@@ -11,7 +11,6 @@ import json
 import math
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from inputs.manual import code_below
 from inputs.small_models import linear
 from servers.kafka import connector_jars, create_topic, kafka_broker
 from soak.processes import Process
+from suite.waiting import wait_until
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -129,10 +129,12 @@ class Serving:
 
     def wait_until_used(self, version: int) -> None:
         """Wait until a version has scored a record."""
-        deadline = time.monotonic() + WAIT
-        while not any(row["usage"] for row in self.pond["wine_statistics"].scan() if row["version"] == version):
-            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
-            time.sleep(0.1)
+        wait_until(
+            lambda: any(row["usage"] for row in self.pond["wine_statistics"].scan() if row["version"] == version),
+            f"a record that version {version} has scored",
+            seconds=WAIT,
+            unless=self.job.ended,
+        )
 
     def versions(self, type_: str) -> list[Version]:
         """The versions of a type."""
@@ -172,11 +174,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     running.write("nobody's", 3)
     running.job.start()
     try:
-        deadline = time.monotonic() + 2 * WAIT  # Spark has to start
-        while not (folder / "pond" / "jobs" / "wine" / "checkpoint" / "commits" / "0").exists():
-            assert running.job.alive(), running.log.read_text()[-3000:]
-            assert time.monotonic() < deadline, running.log.read_text()[-3000:]
-            time.sleep(0.1)
+        first = folder / "pond" / "jobs" / "wine" / "checkpoint" / "commits" / "0"
+        wait_until(first.exists, "the job's first batch", seconds=2 * WAIT, unless=running.job.ended)  # Spark has to start
         with millpond.open(folder / "pond", replica_dir=folder / "home") as pond:
             running.pond = pond
             yield running

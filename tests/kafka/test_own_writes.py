@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import millpond
 from millpond import Bounds
 from millpond.errors import MillpondError
 from servers.kafka import connector_jars, create_topic, kafka_broker
+from suite.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -53,7 +53,7 @@ class Producer:
                 partition=number % PARTITIONS if partition is None else partition,
                 on_delivery=self._delivered,
             )
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
         assert len(self.written) == before + len(pages)
         return self.written[before:]
 
@@ -80,13 +80,14 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stream]:
     folder = tmp_path_factory.mktemp("kafka")
     program = [sys.executable, str(Path(__file__).with_name("kafka_job.py")), str(jars), broker, topic, str(folder / "pond")]
     log = folder / "job.log"
-    with log.open("w") as out, subprocess.Popen(["timeout", "-k", "5", "300", *program], stdout=out, stderr=out) as job:
+    with log.open("w") as out, subprocess.Popen(["timeout", "-k", "5", "900", *program], stdout=out, stderr=out) as job:
         try:
-            deadline = time.monotonic() + 100
-            while "started" not in log.read_text():
-                assert job.poll() is None, log.read_text()[-3000:]
-                assert time.monotonic() < deadline, log.read_text()[-3000:]
-                time.sleep(0.1)
+            wait_until(
+                lambda: "started" in log.read_text(),
+                "the job's word that it has started",
+                seconds=2 * WAIT,
+                unless=lambda: job.poll() is not None and (log.read_text()[-3000:] or "nothing said"),
+            )
             with millpond.open(folder / "pond", replica_dir=folder / "home") as pond:
                 yield Stream(producer, pond["page_views"])
         finally:
@@ -124,9 +125,8 @@ def test_an_answer_has_exactly_the_records_before_its_end(stream: Stream) -> Non
     producer, table = stream
     producer.write(*(f"/many/{n}" for n in range(100)))
     batches: set[int] = set()
-    deadline = time.monotonic() + WAIT
-    while len(batches) < 4:
-        assert time.monotonic() < deadline, batches
+
+    def look() -> bool:
         rows = table.scan()
         ends = rows.position.offsets["0"][producer.topic]
         read = Counter(w.page for w in producer.written if w.offset < ends[str(w.partition)])
@@ -134,6 +134,9 @@ def test_an_answer_has_exactly_the_records_before_its_end(stream: Stream) -> Non
         if rows.batch not in batches:
             batches.add(rows.batch)
             producer.write(*(f"/more/{rows.batch}/{n}" for n in range(5)))
+        return len(batches) >= 4
+
+    wait_until(look, "four batches", seconds=WAIT)
 
 
 @pytest.mark.long

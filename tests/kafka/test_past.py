@@ -29,10 +29,10 @@ def test_a_job_on_a_topic_begins_with_its_past(tmp_path: Path) -> None:
         partition = draw.randrange(PARTITIONS)
         producer.produce(topic, f"/{draw.randrange(9)}".encode(), partition=partition)
         counts[partition] += 1
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     middle = {topic: {str(partition): draw.randrange(count) for partition, count in enumerate(counts)}}
     program = [sys.executable, str(Path(__file__).with_name("past_job.py")), str(jars), broker, topic, json.dumps(middle)]
-    done = subprocess.run(["timeout", "-k", "5", "300", *program, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(["timeout", "-k", "5", "900", *program, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["refused"] == ["INVALID_REQUEST"] * 3

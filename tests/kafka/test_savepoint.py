@@ -26,10 +26,10 @@ def test_a_job_on_a_topic_goes_on_from_a_savepoint(tmp_path: Path) -> None:
     draw, producer = random.Random(7), Producer({"bootstrap.servers": broker})
     for _ in range(RECORDS):
         producer.produce(topic, f"/{draw.randrange(40)}".encode(), partition=draw.randrange(PARTITIONS))
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     program = [sys.executable, str(Path(__file__).with_name("savepoint_job.py")), str(jars), broker, topic, str(tmp_path)]
     with open(tmp_path / "errors", "w+") as errors, open(tmp_path / "output", "w+") as output:
-        done = subprocess.run(["timeout", "-k", "5", "300", *program], stdout=output, stderr=errors, check=False)
+        done = subprocess.run(["timeout", "-k", "5", "900", *program], stdout=output, stderr=errors, check=False)
     assert done.returncode == 0, (tmp_path / "errors").read_text()[-3000:]
     found = json.loads((tmp_path / "output").read_text().splitlines()[-1])
     assert sum(row[2] for row in found["batch"]) == RECORDS

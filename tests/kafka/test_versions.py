@@ -22,7 +22,7 @@ def test_a_version_reads_the_past_of_a_topic_at_its_own_pace_and_takes_the_name(
     broker, jars, topic = kafka_broker(), connector_jars(), f"versions-{uuid.uuid4().hex[:8]}"
     create_topic(broker, topic, 2)
     program = [sys.executable, str(Path(__file__).with_name("versions_job.py")), str(jars), broker, topic, str(tmp_path)]
-    done = subprocess.run(["timeout", "-k", "5", "400", *program, str(RECORDS)], capture_output=True, text=True)
+    done = subprocess.run(["timeout", "-k", "5", "900", *program, str(RECORDS)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     records = found["records"]

@@ -62,7 +62,7 @@ class Writer(threading.Thread):
             record = json.dumps({"page": f"/{self._draw.randrange(4)}", "at": at})
             self._producer.produce(self._topic, record.encode(), partition=self._draw.randrange(2))
             self.count += 1
-        self._producer.flush(30)
+        assert self._producer.flush(60) == 0
 
     def end(self) -> None:
         self._ended.set()
@@ -147,7 +147,7 @@ def main(jars: str, broker: str, topic: str, folder: str, records: int) -> None:
     events.repartition(5).write.format("parquet").saveAsTable("events")
     of_table = spark.readStream.option("maxFilesPerTrigger", 2).table("events")
     with millpond.start(declare(3), of_table, pond=pond, partitions=2, trigger="available-now") as job:
-        assert job.wait_for_end(120)
+        assert job.wait_for_end(240)
         found["table_batches"] = len([p for p in job.query.recentProgress if p["numInputRows"]])
     found["unlike"] = refusal(millpond.plan_cut_over, pond, "views", to=3)
     millpond.plan_cut_over(pond, "views", to=3, force=True).run()

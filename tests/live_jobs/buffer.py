@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import millpond
 from inputs.event_file import write_event_file
 from live_jobs.rocksdb_state import rocksdb
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,8 +29,7 @@ def write_waiting_rows(spark: SparkSession, folder: Path) -> Path:
         writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second")
         running = writer.format("noop").start()
         try:
-            while not (checkpoint / "commits/0").exists():
-                running.awaitTermination(0.1)
+            wait_until((checkpoint / "commits/0").exists, "the first batch", seconds=120, unless=running.exception)
         finally:
             running.stop()
     return checkpoint

@@ -158,7 +158,7 @@ class Campaign:
         with serving([run.pond for _, _, run in readable], home) as address, millpond.connect(address) as remote:
             for seed, case, run in readable:
                 try:
-                    with millpond.open(run.pond, replica_dir=home, follow=False, wait_seconds=30) as pond:
+                    with millpond.open(run.pond, replica_dir=home, follow=False, wait_seconds=60) as pond:
                         ask_server(address, remote, pond[run.table], WrongError)
                         ask_command_line(address, home, pond[run.table], WrongError)
                         ask_command_line(str(run.pond), home, pond[run.table], WrongError)

@@ -23,7 +23,7 @@ from random_queries.case import Case
 from random_queries.doors import arrow_rows, ask_table, cells, has_arrow
 from random_queries.run import Batch, QueryRun
 
-_WAIT_SECONDS = 30
+_WAIT_SECONDS = 60
 _BETWEEN = " | "
 
 

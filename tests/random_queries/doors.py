@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from millpond.schema.types import SparkType
 from millpond.schema.values import encode_json, to_text
 from millpond.wire.rows import row_writer, typed_columns
 from oracles.emitted import bits
+from suite.waiting import wait_until
 
 Failure = Callable[[str, str], Exception]
 
@@ -128,14 +128,16 @@ def serving(ponds: list[Path], home: Path) -> Iterator[str]:
         try:
             assert running.stdout is not None
             address = json.loads(running.stdout.readline())["url"]
-            deadline = time.monotonic() + 120
-            while httpx.get(f"{address}/readyz", timeout=30).status_code != 200:
-                assert time.monotonic() < deadline, httpx.get(f"{address}/readyz").text
-                time.sleep(0.05)
+            wait_until(
+                lambda: httpx.get(f"{address}/readyz", timeout=60).status_code == 200,
+                "the server's yes at /readyz",
+                seconds=120,
+                unless=lambda: running.poll() is not None,
+            )
             yield address
         finally:
             running.terminate()
-            running.wait(30)
+            running.wait(60)
 
 
 def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
@@ -154,24 +156,24 @@ def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
     ask_table(there, wrong, door="client ")
     path = f"{address}/tables/{quote(table.name)}/rows?_limit=1000"
     write = row_writer(table.definition)
-    answer = httpx.get(path, timeout=30)
+    answer = httpx.get(path, timeout=60)
     if answer.status_code != 200 or answer.json()["rows"] != [json.loads(encode_json(write(row))) for row in rows]:
         raise wrong("http json", f"{answer.status_code}: {answer.text[:600]}")
     for row in rows[:3]:
         words = _url_words(table, row)
         if words is None:
             break
-        answer = httpx.get(f"{address}/tables/{quote(table.name)}/rows?{words}", timeout=30)
+        answer = httpx.get(f"{address}/tables/{quote(table.name)}/rows?{words}", timeout=60)
         if answer.status_code != 200 or answer.json()["rows"] != [json.loads(encode_json(write(row)))]:
             raise wrong("http url", f"{words} gives {answer.status_code}: {answer.text[:600]}")
-    answer = httpx.get(path, timeout=30, headers={"Accept": "text/csv"})
+    answer = httpx.get(path, timeout=60, headers={"Accept": "text/csv"})
     names = [name for name, _ in typed_columns(table.definition)]
     writers = [(name, to_text(type_)) for name, type_ in typed_columns(table.definition)]
     lines = [[_csv_cell(row, name, text) for name, text in writers] for row in rows]
     read = list(csv.reader(io.StringIO(answer.content.decode("utf-8", "surrogateescape"), newline="")))
     if answer.status_code != 200 or [line or [""] for line in read] != [names, *lines]:  # a row of one NULL is an empty line
         raise wrong("http csv", f"{answer.status_code}: {answer.text[:600]} where Python has {lines[:3]}")
-    answer = httpx.get(path, timeout=30, headers={"Accept": "application/vnd.apache.arrow.stream"})
+    answer = httpx.get(path, timeout=60, headers={"Accept": "application/vnd.apache.arrow.stream"})
     if not has_arrow(table.definition):
         if "WRONG_TYPE" not in answer.text:
             raise wrong("http arrow", f"{answer.status_code} of a column that Arrow hasn't: {answer.text[:600]}")

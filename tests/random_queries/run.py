@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from millpond.errors import MillpondError
 from millpond.schema.types import Field, parse_fields
 from random_queries.build import stream, whole_frame, write_batch, write_input
 from random_queries.case import ANSI, INTERPRETED, PROVIDER, ZONE, Case
+from suite.waiting import TimedOut
 
-_SECONDS = 90
+_SECONDS = 240
 _UTC = {ZONE: "UTC", ANSI: "true", PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"}
 _ALWAYS = {
     # Spark interprets each query, since compiling takes most of a small query's time.
@@ -227,11 +227,9 @@ def _refuse_what_spark_refuses(session: Any, frame: Any, mode: str) -> None:
 def _wait(run: QueryRun, query: Any) -> None:
     from pyspark.errors import StreamingQueryException
 
-    deadline = time.monotonic() + _SECONDS
     try:
-        while not query.awaitTermination(1):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the query ran for {_SECONDS} s")
+        if not query.awaitTermination(_SECONDS):
+            raise TimedOut("the end of the query", _SECONDS, query.lastProgress)
     except StreamingQueryException as failed:
         run.failed = str(failed)
 

@@ -163,10 +163,10 @@ def test_a_router_streams_changes(sharded: Any, whole: Any, servers: list[ShardS
                     catch_up(sharded, whole)
                     expected, is_committed = [change.batch for change in whole.changes(since)], True
             assert found == expected
-        page = httpx.get(path, params={"_since": since, "_limit": 1}).json()
+        page = httpx.get(path, params={"_since": since, "_limit": 1}, timeout=60).json()
         assert (page["more"], len(page["changes"])) == (True, 1)
-        assert httpx.get(path, params={"_since": "x"}).json()["error"]["condition"] == "INVALID_TOKEN"
-        assert httpx.get(path, params={"_batch": 1}).json()["error"]["condition"] == "INVALID_REQUEST"
+        assert httpx.get(path, params={"_since": "x"}, timeout=60).json()["error"]["condition"] == "INVALID_TOKEN"
+        assert httpx.get(path, params={"_batch": 1}, timeout=60).json()["error"]["condition"] == "INVALID_REQUEST"
 
 
 @pytest.mark.long

@@ -358,7 +358,9 @@ def test_a_router_answers_as_a_server(both: Both, urls: list[str], indexes: dict
         with pytest.raises(MillpondError) as refused:
             asked.sql(f"SELECT count(*) FROM {SALTED}", at=0)
         assert refused.value.condition == "HISTORY_GONE"
-        (too_long,) = [httpx.get(f"{url}/tables/{BUCKETS}/rows", params={"_limit": 1, "_by": ",".join(by), "_token": "x"}).json()]
+        (too_long,) = [
+            httpx.get(f"{url}/tables/{BUCKETS}/rows", params={"_limit": 1, "_by": ",".join(by), "_token": "x"}, timeout=60).json()
+        ]
         assert too_long["error"]["condition"] == "INVALID_TOKEN"
 
 
@@ -379,12 +381,12 @@ def test_questions_for_stored_rows_are_bounded(urls: list[str]) -> None:
         ({"cut": "x"}, "INVALID_TOKEN"),
     ]
     for question, condition in wrong:
-        answer = httpx.post(path, json={**question, **own})
+        answer = httpx.post(path, json={**question, **own}, timeout=60)
         assert (answer.status_code < 500, answer.json()["error"]["condition"]) == (True, condition), str(question)[:80]
-    whole = httpx.post(path, json={"span": {"limit": 10**9}, **own}).json()
+    whole = httpx.post(path, json={"span": {"limit": 10**9}, **own}, timeout=60).json()
     assert 0 < len(whole["rows"]) <= 4096
-    assert httpx.post(path, json={}).json()["error"]["condition"] == "ONLY_A_SHARD"
-    assert httpx.post(path, json={"bounds": {"shard": SHARDS[0]}}).json()["error"]["condition"] == "OTHER_SHARD"
+    assert httpx.post(path, json={}, timeout=60).json()["error"]["condition"] == "ONLY_A_SHARD"
+    assert httpx.post(path, json={"bounds": {"shard": SHARDS[0]}}, timeout=60).json()["error"]["condition"] == "OTHER_SHARD"
 
 
 @pytest.mark.long

@@ -221,8 +221,8 @@ def test_a_router_names_only_what_its_reader_may_read(tmp_path: Path, monkeypatc
         servers = opened.enter_context(shard_servers(job.path, ["1/2", "2/2"], tmp_path / "homes"))
         url = opened.enter_context(routing(*(server.url for server in servers), "--tokens", str(tokens)))
         headers = {"authorization": f"Bearer {reader}"}
-        answer = httpx.get(f"{url}/tables/visits_x/count", headers=headers)
+        answer = httpx.get(f"{url}/tables/visits_x/count", headers=headers, timeout=60)
         assert (answer.status_code, NAME in answer.text) == (404, False)
-        assert httpx.get(f"{url}/tables/{NAME}/count", headers=headers).status_code == 403
-        assert httpx.get(f"{url}/shards", headers=headers).status_code == 403
-        assert httpx.get(f"{url}/tables", headers=headers).json() == {"tables": []}
+        assert httpx.get(f"{url}/tables/{NAME}/count", headers=headers, timeout=60).status_code == 403
+        assert httpx.get(f"{url}/shards", headers=headers, timeout=60).status_code == 403
+        assert httpx.get(f"{url}/tables", headers=headers, timeout=60).json() == {"tables": []}

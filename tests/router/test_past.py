@@ -233,7 +233,7 @@ def test_a_router_streams_the_changes_of_a_statement(
         with streaming(path, _statement=text, _by="", _since=place) as events:  # what was missed comes first
             assert [next(events)[2]["changes"][0]["new"]["batch"] for _ in range(2)] == [newest, newest + 1]
         catch_up(sharded[job.table], whole[job.table])
-        refused = httpx.get(path, params={"_statement": "SELECT 1"}).json()["error"]["condition"]
+        refused = httpx.get(path, params={"_statement": "SELECT 1"}, timeout=60).json()["error"]["condition"]
         assert refused == "INVALID_STATEMENT"
 
 

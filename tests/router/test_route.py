@@ -98,7 +98,7 @@ def test_the_router_lists_what_the_servers_have(router: str, servers: list[Shard
     ],
 )
 def test_what_a_router_doesnt_answer_is_an_error_that_says_so(router: str, path: str, status: int, condition: str) -> None:
-    answer = httpx.get(router + path)
+    answer = httpx.get(router + path, timeout=60)
     assert (answer.status_code, answer.json()["error"]["condition"]) == (status, condition)
 
 
@@ -113,7 +113,7 @@ def test_tokens_hold_at_the_router_and_at_the_servers(types_pond: Path, tmp_path
         os.environ["MILLPOND_TOKEN"] = own
         try:
             with routing(*(server.url for server in servers), "--tokens", str(tmp_path / "readers.json")) as url:
-                assert httpx.get(f"{url}/tables/long/rows").status_code == 401
+                assert httpx.get(f"{url}/tables/long/rows", timeout=60).status_code == 401
                 with millpond.connect(url, token=reader) as pond:
                     assert pond.tables() == ["long"]
                     assert pond["long"].count() > 0

@@ -83,7 +83,10 @@ def test_each_client_has_its_share_of_streams_and_waits_and_gets_it_back(urls: l
             wait_for(lambda client=client: condition(url, path, client, **EVENTS) == "")
         # Streams that end with an error give back their places.
         for _ in range(5):
-            assert httpx.get(f"{url}{path}?_since=x", headers={**EVENTS, "authorization": f"Bearer {greedy}"}).status_code == 400
+            assert (
+                httpx.get(f"{url}{path}?_since=x", headers={**EVENTS, "authorization": f"Bearer {greedy}"}, timeout=60).status_code
+                == 400
+            )
         with ExitStack() as opened:
             for _ in range(3):
                 wait_for(lambda: condition(url, path, greedy, **EVENTS) == "")
@@ -172,7 +175,7 @@ def test_a_request_that_waits_gets_the_batch_that_it_waits_for(job: Job, urls: l
 def reads_of_changes(url: str) -> float:
     """How many pages of changes a server has been asked for."""
     counts = re.findall(
-        r'^millpond_requests_total\{door="http",route="changes\w*".*\} (\S+)$', httpx.get(f"{url}/metrics").text, re.M
+        r'^millpond_requests_total\{door="http",route="changes\w*".*\} (\S+)$', httpx.get(f"{url}/metrics", timeout=60).text, re.M
     )
     return sum(map(float, counts))
 

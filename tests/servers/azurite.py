@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 import urllib.request
 from email.utils import formatdate
 from functools import cache
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from servers.ports import free_port
+from suite.waiting import wait_until
 
 VERSION = "3.35.0"
 CONTAINER = "millpond"
@@ -41,15 +41,13 @@ def azurite_server() -> str:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(_end, server)
     url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            _create_container(url)
-            return url
-        except OSError as not_yet:
-            assert server.poll() is None
-            assert time.monotonic() < deadline, not_yet
-            time.sleep(0.1)
+    wait_until(
+        lambda: _create_container(url),
+        "the emulator's container",
+        unless=lambda: server.poll() is not None,
+        ignoring=(OSError,),
+    )
+    return url
 
 
 def use_azurite(monkeypatch: pytest.MonkeyPatch, url: str) -> str:
@@ -87,7 +85,7 @@ def _program() -> Path:
     return program
 
 
-def _create_container(url: str) -> None:
+def _create_container(url: str) -> bool:
     """Create the container by a PUT, signed with the account's key."""
     headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _API}
     named = "".join(f"{name}:{value}\n" for name, value in headers.items())
@@ -96,13 +94,14 @@ def _create_container(url: str) -> None:
     signed = base64.b64encode(hmac.digest(base64.b64decode(_KEY), text.encode(), hashlib.sha256)).decode()
     headers |= {"Authorization": f"SharedKey {ACCOUNT}:{signed}"}
     place = f"{url}/{ACCOUNT}/{CONTAINER}?restype=container"
-    urllib.request.urlopen(urllib.request.Request(place, method="PUT", headers=headers), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(place, method="PUT", headers=headers), timeout=60).close()
+    return True
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
     server.terminate()
     try:
-        server.wait(5)
+        server.wait(20)
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()

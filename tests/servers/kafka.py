@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from functools import cache
 from pathlib import Path
 
 from millpond.spark.java import require_java
 from servers.maven import dependency, fetched_jars
 from servers.ports import free_port
+from suite.waiting import wait_until
 
 VERSION = "4.1.0"
 CONNECTOR = "4.2.0"
@@ -75,7 +75,7 @@ class KafkaBroker:
         self._properties = Path(self._folder.name) / "server.properties"
         self._properties.write_text(_PROPERTIES.format(port=self._port, controller=controller, folder=self._folder.name))
         storage = [*self._java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(self._properties)]
-        subprocess.run(storage, check=True, capture_output=True, timeout=60)
+        subprocess.run(storage, check=True, capture_output=True, timeout=120)
         self.command = [*self._java, "kafka.Kafka", str(self._properties)]
         self._process: subprocess.Popen[bytes] | None = None
         self.address = f"127.0.0.1:{self._port}"
@@ -85,15 +85,16 @@ class KafkaBroker:
         log = Path(self._folder.name) / "broker.log"
         with log.open("w") as out:
             broker = self._process = subprocess.Popen(self.command, stdout=out, stderr=out)
-        deadline = time.monotonic() + 60
-        while not self.listens():
-            assert broker.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(0.1)
+        wait_until(
+            self.listens,
+            "a broker that takes connections",
+            seconds=120,
+            unless=lambda: broker.poll() is not None and (log.read_text()[-3000:] or "nothing said"),
+        )
 
     def listens(self) -> bool:
         """Whether it takes connections."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=20):
             return True
         return False
 
@@ -121,4 +122,4 @@ def create_topic(broker: str, topic: str, partitions: int) -> None:
 
     admin = AdminClient({"bootstrap.servers": broker})
     (created,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
-    created.result(30)
+    created.result(60)

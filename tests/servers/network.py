@@ -84,7 +84,7 @@ def network(port: int, weather: Weather, seed: int) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        asyncio.run_coroutine_threadsafe(ended(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(ended(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

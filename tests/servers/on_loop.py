@@ -26,7 +26,7 @@ class Loop:
     def stop(self) -> None:
         """End it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        self._thread.join(60)
         self._loop.close()
 
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from servers.ports import free_port
+from suite.waiting import wait_until
 
 
 @cache
@@ -64,24 +64,21 @@ class PostgresServer:
         settings = {"port": self._port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off"}
         command = [self._postgres, "-D", str(self._data)]
         command += [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd="/", **self._as_owner)
+        server = self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd="/", **self._as_owner)
         import psycopg
 
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                psycopg.connect(self.address, connect_timeout=2).close()
-                return
-            except psycopg.OperationalError:
-                assert self._process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+        wait_until(
+            lambda: psycopg.connect(self.address, connect_timeout=20),
+            "a connection to PostgreSQL",
+            unless=lambda: server.poll() is not None,
+            ignoring=(psycopg.OperationalError,),
+        ).close()
 
     def stop(self) -> None:
         """End it at once; its sessions end too."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(30)
+            self._process.wait(60)
             self._process = None
 
     def remove(self) -> None:

@@ -78,7 +78,7 @@ def proxy(target: str) -> Iterator[tuple[str, Faults]]:
             listing = self.command == "GET" and "list-type=2" in self.path
             if listing and faults.stale and self.path in faults.listings:
                 return faults.listings[self.path]
-            connection = http.client.HTTPConnection(host, timeout=30)
+            connection = http.client.HTTPConnection(host, timeout=60)
             try:
                 headers = {k: v for k, v in self.headers.items() if k.lower() not in ("connection", "content-length")}
                 if headers.get("authorization", "Bearer ") == "Bearer ":

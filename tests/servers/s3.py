@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import pytest
 from millpond.settings import ReplicaSettings
 from millpond.storage import open_storage
 from servers.ports import free_port
+from suite.waiting import wait_until
 
 BUCKET = "millpond"
 # The number of names on a page of a listing; S3 itself has 1000.
@@ -56,21 +56,19 @@ def moto(page: int) -> Moto:
     server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(page)})
     atexit.register(_end, server)
     url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=10).close()
-            return Moto(url, log)
-        except OSError as not_yet:
-            assert server.poll() is None, Path(log.name).read_text()
-            assert time.monotonic() < deadline, not_yet
-            time.sleep(0.05)
+    wait_until(
+        lambda: urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=60),
+        "the server's bucket",
+        unless=lambda: server.poll() is not None and (Path(log.name).read_text() or "nothing said"),
+        ignoring=(OSError,),
+    ).close()
+    return Moto(url, log)
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
     server.terminate()
     try:
-        server.wait(5)
+        server.wait(20)
     except subprocess.TimeoutExpired:
         os.kill(server.pid, signal.SIGKILL)
         server.wait()
@@ -83,7 +81,7 @@ def environment(url: str) -> dict[str, str]:
         "AWS_REGION": "us-east-1",
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
-        "MILLPOND_REQUEST_SECONDS": "1",
+        "MILLPOND_REQUEST_SECONDS": "60",
         "NO_PROXY": "127.0.0.1",
         "no_proxy": "127.0.0.1",
     }

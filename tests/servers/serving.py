@@ -8,13 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 import httpx
 import pytest
+
+from suite.waiting import wait_until
 
 Serve = Callable[..., contextlib.AbstractContextManager[tuple[str, "subprocess.Popen[bytes]"]]]
 
@@ -35,7 +36,7 @@ def serving(
             yield json.loads(server.stdout.readline())["url"], server
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(60)
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:
@@ -50,8 +51,5 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def wait_until_ready(client: httpx.Client) -> None:
-    """Return when /readyz says yes; fail after a minute."""
-    deadline = time.monotonic() + 60
-    while (answer := client.get("/readyz")).status_code != 200:
-        assert time.monotonic() < deadline, answer.text
-        time.sleep(0.02)
+    """Return when /readyz says yes."""
+    wait_until(lambda: client.get("/readyz").status_code == 200, "the server's yes at /readyz")

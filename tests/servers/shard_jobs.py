@@ -47,7 +47,7 @@ def answer_or_condition(read: Callable[[], Any]) -> Any:
 
 def catch_up(sharded: Any, whole: Any) -> int:
     """The newest batch, which all have then."""
-    whole.job_reads.replica.catch_up(30)
+    whole.job_reads.replica.catch_up(60)
     batch = int(whole.count().batch)
-    sharded.count(bounds=millpond.Bounds(min_batch=batch, wait_seconds=20))
+    sharded.count(bounds=millpond.Bounds(min_batch=batch, wait_seconds=60))
     return batch

@@ -58,7 +58,7 @@ class ShardServer:
 
     def _ended(self) -> None:
         assert self.process is not None
-        self.process.wait(30)
+        self.process.wait(60)
         if self.process.stdout is not None:
             self.process.stdout.close()
         self.process = None
@@ -91,4 +91,4 @@ def routing(*words: str) -> Iterator[str]:
             yield json.loads(router.stdout.readline())["url"]
         finally:
             router.terminate()
-            assert router.wait(30) == 0
+            assert router.wait(60) == 0

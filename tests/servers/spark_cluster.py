@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 from servers.ports import free_port
+from suite.waiting import wait_until
 
 
 class SparkCluster:
@@ -53,7 +53,7 @@ class SparkCluster:
     def alive_workers(self) -> int:
         """How many workers the master knows that are alive."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._pages}/json/", timeout=5) as page:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._pages}/json/", timeout=60) as page:
                 return int(page.read().decode().count('"ALIVE"')) - 1  # the master itself is alive, too
         except OSError:
             return 0
@@ -65,26 +65,32 @@ def spark_cluster(folder: Path, workers: int) -> Iterator[str]:
     cluster = SparkCluster(folder)
     with contextlib.ExitStack() as ends:
 
-        def start(name: str, command: list[str]) -> None:
+        def start(name: str, command: list[str]) -> subprocess.Popen[bytes]:
             log = ends.enter_context((folder / f"{name}.log").open("wb"))
             environment = {**os.environ, **cluster.environment}
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
             ends.callback(_end, process)
+            return process
 
-        start("master", cluster.master_command())
-        for number in range(workers):
-            start(f"worker-{number}", cluster.worker_command())
-        deadline = time.monotonic() + 90
-        while cluster.alive_workers() < workers:
-            assert time.monotonic() < deadline, (folder / "master.log").read_text()[-3000:]
-            time.sleep(0.2)
+        started = {"master": start("master", cluster.master_command())}
+        started |= {name: start(name, cluster.worker_command()) for name in (f"worker-{n}" for n in range(workers))}
+        wait_until(
+            lambda: cluster.alive_workers() >= workers,
+            "all workers that the master knows",
+            seconds=120,
+            unless=lambda: [
+                (folder / f"{name}.log").read_text()[-3000:] or name
+                for name, process in started.items()
+                if process.poll() is not None
+            ],
+        )
         yield cluster.master
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(20)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
+from suite.waiting import TimedOut, wait_until
+
 _TESTS = Path(__file__).parent.parent
 _SPAWNED = b"spawn_main"  # a worker of `serve`, not Python's own resource tracker
 
@@ -72,6 +74,10 @@ class Process:
         """The end of its log."""
         return self._log.read_text(errors="replace")[-3000:]
 
+    def ended(self) -> str:
+        """If it has ended by itself, the end of its log: for `unless` of a wait."""
+        return "" if self.alive() else self.last_words() or f"{self.name} has ended, and said nothing"
+
     def kill(self) -> None:
         """Kill it and its whole group, such as Spark's JVM."""
         if self.alive():
@@ -93,7 +99,7 @@ class Process:
         self._killed = True
         self.running.terminate()
         try:
-            return self.running.wait(40)
+            return self.running.wait(90)
         except subprocess.TimeoutExpired:
             self.kill()
             return -signal.SIGKILL
@@ -137,14 +143,14 @@ class Server(Process):
             self.running = None
             for pid in orphans:
                 signal_if_there(pid, signal.SIGCONT)
-            deadline = time.monotonic() + 30
-            while any(Path(f"/proc/{pid}").exists() for pid in orphans):
-                if time.monotonic() > deadline:
-                    self.unwanted.append(-1)  # workers that outlive their server
-                    for pid in orphans:
-                        signal_if_there(pid, signal.SIGKILL)
-                    return
-                time.sleep(0.05)
+            try:
+                wait_until(
+                    lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans), "the end of a killed server's workers"
+                )
+            except TimedOut:
+                self.unwanted.append(-1)
+                for pid in orphans:
+                    signal_if_there(pid, signal.SIGKILL)
 
 
 def python(module: str, *arguments: str) -> list[str]:

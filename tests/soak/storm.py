@@ -85,6 +85,7 @@ class Soak(UnderFire):
                     getattr(self, special.pop(0)[1])()
                 else:
                     self._fault()
+            self.wait_until("enough answers, however slow the machine is", self._has_enough, _JOB_SECONDS)
             self._end()
         finally:
             self.stop_all()
@@ -100,6 +101,10 @@ class Soak(UnderFire):
             reader.start()
         self.has_begun = True
         self.wait_until("all readers got answers", lambda: all(log.newest[1] >= 0 for log in self.logs.values()), 120)
+
+    def _has_enough(self) -> bool:
+        found = self.counts
+        return found.answers.total() > 500 and found.by_url > 50 and found.batches_replayed > 50 and found.sent > 0
 
     def _specials(self, kills: int) -> list[tuple[int, str]]:
         """The planned events: (after so many kills, what to do)."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from soak.checks import Counts, ReaderLog
 from soak.processes import Process, signal_if_there
+from suite.waiting import wait_until
 
 _JUDGE_SECONDS = 5.0
 _FULL_SECONDS = (1.0, 4.0)
@@ -102,11 +103,13 @@ class UnderFire:
 
     def wait_until(self, what: str, holds: Callable[[], object], seconds: float) -> None:
         """Let time pass until that is so; AssertionError if it takes longer."""
-        deadline = time.monotonic() + seconds
-        while not holds():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"It never came to that: {what}.")
-            self.rest(0.2) if self.has_begun else time.sleep(0.2)
+
+        def has_come() -> object:
+            if not (has := holds()) and self.has_begun:
+                self.rest(0.2)
+            return has
+
+        wait_until(has_come, what, seconds=seconds)
 
     def calm(self) -> None:
         """No process is paused any more, and the disk isn't full."""

@@ -5,6 +5,7 @@ python s3a_job.py JARS ENDPOINT CHECKPOINT BATCHES [MASTER PARTITIONS [SETTING=V
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,8 @@ from servers.s3a import s3a_conf
 
 ROWS_PER_BATCH = 500
 REMAINDERS = 97
+# In the environment: a file for which it goes on, also after its last batch.
+UNTIL = "MILLPOND_TEST_UNTIL"
 _PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -55,7 +58,10 @@ def main(
     query = counts.writeStream.format("noop").outputMode("update").option("checkpointLocation", checkpoint).start()
     millpond.publish(query, table="counts", strict=True)
     print("started", flush=True)
-    while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < batches):
+    until = os.environ.get(UNTIL, "")
+    while query.isActive and (
+        query.lastProgress is None or query.lastProgress["batchId"] < batches or (until and not os.path.exists(until))
+    ):
         time.sleep(0.05)
     query.stop()
     spark.stop()

@@ -148,7 +148,7 @@ def test_the_number_of_shards_may_change_while_rows_wait(on_rocksdb, tmp_path) -
                 done.add(number)
 
         frame = on_rocksdb.readStream.schema("n long").parquet(str(folder))
-        waiting = buffered(frame, at_least=1000, after_seconds=10, shards=shards, partitions=4)
+        waiting = buffered(frame, at_least=1000, after_seconds=20, shards=shards, partitions=4)
         options = {"trigger": "500 milliseconds", "output_mode": "append", "partitions": 4, "sink": collect}
         return millpond.start(waiting, table="rows", pond=pond, **options)
 
@@ -162,7 +162,7 @@ def test_the_number_of_shards_may_change_while_rows_wait(on_rocksdb, tmp_path) -
                     "all rows so far",
                 )
             if shards == 2:
-                wait_until(lambda: len(out) >= 40, "the release of all rows", seconds=90)
+                wait_until(lambda: len(out) >= 40, "the release of all rows", seconds=120)
     assert sorted(n for _, _, _, n in out) == list(range(40))
     # These rows came out in a run with fewer shards, which hadn't theirs.
     assert any(shard not in shard_values(shards, 4) for shards, shard, _, _ in out)

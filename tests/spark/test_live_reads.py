@@ -14,6 +14,7 @@ import millpond
 from inputs.event_file import write_event_file
 from millpond.errors import MillpondError
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,10 +83,12 @@ def test_no_answer_mixes_two_batches_while_the_job_runs(spark: SparkSession, tmp
                 for batch in range(1, BATCHES):
                     write_batch(incoming, batch)
                     job.wait_for_batch(batch, timeout_seconds=60)
-                pond.catch_up(20)
-                assert pond["views"].scan(limit=1).job_state == "running"
+                    if batch % 4:  # the reader meets these batches at rest, and each fourth one as it may
+                        wait_until(lambda batch=batch: answers and answers[-1][0] >= batch, f"an answer of batch {batch}")
+                pond.catch_up(60)
+                wait_until(lambda: pond["views"].scan(limit=1).job_state == "running", "the heartbeat of a running job")
+                wait_until(lambda: len(answers) > BATCHES, "more answers than batches")
             finally:
-                ended.wait(0.1)
                 ended.set()
                 reader.join()
             job.stop()

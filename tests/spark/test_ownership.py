@@ -16,7 +16,9 @@ from millpond.catalogue import job_of
 from millpond.errors import MillpondError
 from millpond.ownership.lease import NAME, take_lease
 from millpond.ownership.runs import read_runs
+from millpond.settings import LeaseSettings
 from millpond.spark.job import started_jobs
+from suite.waiting import wait_until
 
 
 @pytest.fixture
@@ -55,9 +57,10 @@ def test_a_job_whose_lease_is_taken_is_stopped(counts, tmp_path, monkeypatch):
     monkeypatch.setenv("MILLPOND_LEASE_SECONDS", "2")
     job = millpond.start(counts, table="counts", pond=tmp_path / "pond", partitions=2)
     job.wait_for_batch(0, 60)
-    lease = take_lease(job_of(tmp_path / "pond", "counts").storage, "a second job", take_over=True)
+    unhurried = LeaseSettings(length_seconds=600.0)  # a stall doesn't let it run out
+    lease = take_lease(job_of(tmp_path / "pond", "counts").storage, "a second job", take_over=True, settings=unhurried)
     lease.keep()
-    assert job.wait_for_end(20)
+    assert job.wait_for_end(60)
     assert "CHECKPOINT_IN_USE" in job.statistics()["lease_error"]
     assert refused(counts, tmp_path).condition == "CHECKPOINT_IN_USE"
     with millpond.start(counts, table="counts", pond=tmp_path / "pond", take_over=True) as again:
@@ -119,11 +122,14 @@ def test_a_standby_waits_for_the_lease(counts, tmp_path, monkeypatch, capfd):
     options = {"table": "counts", "pond": tmp_path / "pond", "partitions": 2, "fenced": True}
     waiting = threading.Thread(target=lambda: found.append(millpond.start(counts, **options)))
     waiting.start()
-    said = ""
-    while "standby" not in said:
-        said += capfd.readouterr().err
-        time.sleep(0.05)
-    assert "another job" in said
+    said: list[str] = []
+
+    def all_said():
+        said.append(capfd.readouterr().err)
+        return "".join(said)
+
+    wait_until(lambda: "standby" in all_said(), "the standby's message", unless=lambda: not waiting.is_alive())
+    assert "another job" in all_said()
     assert not found
     lease.release()
     waiting.join(60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from millpond.operate.measure import JobMeter
 from millpond.operate.sample import Sample
 from millpond.spark.progress import _TRACKS_ROWS, ProgressCounts
 from millpond.spark.start import PROVIDER, ROCKSDB
+from suite.waiting import wait_until
 
 BEGIN = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
@@ -30,13 +30,14 @@ def feed(folder: Path, file: int, minutes: list[int]) -> None:
 
 def sampled(folder: Any, input_rows: int) -> Sample:
     """A sample, once the job's heartbeat has so many rows."""
-    deadline = time.monotonic() + 60
-    while True:
+
+    def look() -> Sample | None:
         sample = JobMeter(folder).look()
-        if sample.input_rows == input_rows:
-            return sample
-        assert time.monotonic() < deadline, sample
-        time.sleep(0.2)
+        return sample if sample.input_rows == input_rows else None
+
+    found = wait_until(look, f"a heartbeat with {input_rows} rows")
+    assert found is not None
+    return found
 
 
 def test_a_job_reports_its_rows(spark: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:

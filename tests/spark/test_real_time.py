@@ -21,6 +21,7 @@ from millpond.errors import CheckpointError
 from millpond.spark import define, publish, start
 from millpond.storage import open_storage
 from millpond.tables.cold.report import inspect_job
+from suite.waiting import wait_until
 
 CONF = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # Spark refuses real-time mode in format 1
@@ -61,11 +62,7 @@ def job(spark, tmp_path_factory) -> Iterator[RealTimeJob]:
         for word in ("a", "b", "a"):
             rows.append(word)
         source.addData(jvm.scala.jdk.javaapi.CollectionConverters.asScala(rows).toList())
-        deadline = time.monotonic() + 120
-        while not (checkpoint / "commits" / "1").exists():
-            assert query.exception() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until((checkpoint / "commits" / "1").exists, "the second batch", seconds=120, unless=query.exception)
         yield RealTimeJob(frame, query, checkpoint)
     finally:
         query.stop()
@@ -104,7 +101,7 @@ def test_start_refuses_a_sink_function_that_asks_for_it_before_anything_runs(spa
 
 def test_its_checkpoint_is_refused_by_every_reader(job, tmp_path):
     with pytest.raises(CheckpointError) as raised:
-        millpond.open(job.checkpoint, replica_dir=tmp_path).catch_up(20)
+        millpond.open(job.checkpoint, replica_dir=tmp_path).catch_up(60)
     refused(raised)
     with pytest.raises(CheckpointError) as raised:
         millpond.read_arrow(job.checkpoint, "checkpoint.aggregate_0")
@@ -115,14 +112,13 @@ def test_its_checkpoint_is_refused_by_every_reader(job, tmp_path):
     assert all(part.condition == "UNSUPPORTED" and "real-time mode" in part.message for part in unread)
 
 
-def test_a_copy_of_it_or_a_micro_batch_job_with_such_times_isnt_taken_for_one(job, tmp_path):
+def test_a_copy_of_it_or_a_micro_batch_job_with_such_times_isnt_taken_for_one(spark, job, tmp_path):
     """A checkpoint is refused only if its times show real-time mode beyond doubt; one fact alone isn't enough."""
     job.query.stop()
-    # The tasks end some time after `stop`.
-    before = None
-    while before != (now := sorted(map(str, job.checkpoint.rglob("*")))):
-        before = now
-        time.sleep(1)
+    tracker = spark._jsc.sc().statusTracker()
+    wait_until(  # they end some time after `stop`
+        lambda: not any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()), "the end of the tasks"
+    )
     newest = max(int(p.name) for p in (job.checkpoint / "commits").iterdir() if p.name.isdigit())
 
     def refuses(checkpoint: Path) -> bool:

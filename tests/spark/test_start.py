@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from millpond.spark.buffered import buffered
 from millpond.spark.derive.plan import require_classic
 from millpond.storage import open_storage
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_running_job_says_so_and_commits_batches_that_can_be_waited_for(spark,
     with start(rate.groupBy("value").count(), table="rate", pond=tmp_path, trigger="1 second", partitions=1) as job:
         job.wait_for_batch(1, timeout_seconds=60)
         (found,) = open_jobs(tmp_path)
-        assert found.job_state() == "running"
+        wait_until(lambda: found.job_state() == "running", "the heartbeat of a running job")
         facts = job.statistics()
         assert facts["active"]
         assert facts["last_error"] is None
@@ -385,11 +385,12 @@ def test_a_signal_stops_query_and_session_and_leaves_no_java(tmp_path, number):
         command, env = [sys.executable, str(program), str(tmp_path / "pond")], {**os.environ, **QUICK_JAVA_ENVIRONMENT}
         process = subprocess.Popen(command, env=env, stdout=out, stderr=err)
     try:
-        deadline = time.monotonic() + 150
-        while "running" not in (tmp_path / "out").read_text():
-            assert process.poll() is None, (tmp_path / "err").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(
+            lambda: (tmp_path / "out").read_text().endswith("\n"),
+            "the program's word that it runs",
+            seconds=240,
+            unless=lambda: process.poll() is not None and ((tmp_path / "err").read_text() or "nothing said"),
+        )
         java = int((tmp_path / "out").read_text().split()[1])
         process.send_signal(number)
         process.send_signal(number)
@@ -397,9 +398,6 @@ def test_a_signal_stops_query_and_session_and_leaves_no_java(tmp_path, number):
         assert "ended" in (tmp_path / "out").read_text()
     finally:
         process.kill()
-    deadline = time.monotonic() + 20
-    while os.path.exists(f"/proc/{java}"):
-        assert time.monotonic() < deadline, "a JVM is left over"
-        time.sleep(0.1)
+    wait_until(lambda: not os.path.exists(f"/proc/{java}"), "the end of the JVM")
     (found,) = open_jobs(tmp_path / "pond")
     assert found.job_state() == "stopped"

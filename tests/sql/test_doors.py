@@ -141,7 +141,7 @@ def test_a_server_answers_sql_by_default_and_none_if_told_so(http_door: str, typ
     answered = httpx.post(f"{http_door}/sql", json={"statement": "SELECT 1 AS a"}, timeout=60)
     assert answered.json()["rows"] == [{"a": 1}]
     with serving(types_pond, "--no-sql", home=door_home) as (url, _):
-        refused = httpx.post(f"{url}/sql", json={"statement": "SELECT 1"})
+        refused = httpx.post(f"{url}/sql", json={"statement": "SELECT 1"}, timeout=60)
     assert refused.status_code == 403
     assert refused.json()["error"]["hint"] == "Start it without --no-sql."
 

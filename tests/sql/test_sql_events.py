@@ -95,7 +95,7 @@ def test_events_give_the_recomputation_of_each_batch_also_after_a_break(
     draw = random.Random(history)
     words = ("--history", f"{TABLE}={history}") if history else ()
     with serving(job.written.path, *words, home=tmp_path / "home") as (url, _):
-        with httpx.Client(base_url=url) as http:
+        with httpx.Client(base_url=url, timeout=60) as http:
             wait_until_ready(http)
         client = Client(url, statement, key)
         events = client.read()
@@ -118,7 +118,7 @@ def test_a_client_whose_rows_arent_those_gets_all_of_them(tmp_path: Path) -> Non
     job = Job(tmp_path / "job", seed=3)
     statement, key, compute = CASES[1]
     with serving(job.written.path, home=tmp_path / "home") as (url, _):
-        with httpx.Client(base_url=url) as http:
+        with httpx.Client(base_url=url, timeout=60) as http:
             wait_until_ready(http)
         for place in ("0-" + "0" * 32, "99999-" + "a" * 32, "x", "'"):
             client = Client(url, statement, key)
@@ -134,7 +134,7 @@ def test_a_client_whose_rows_arent_those_gets_all_of_them(tmp_path: Path) -> Non
 def test_curl_reads_it(tmp_path: Path) -> None:
     job = Job(tmp_path / "job", seed=4)
     with serving(job.written.path, home=tmp_path / "home") as (url, _):
-        with httpx.Client(base_url=url) as http:
+        with httpx.Client(base_url=url, timeout=60) as http:
             wait_until_ready(http)
         words = ["curl", "-sN", "-G", f"{url}/sql/changes", "--data-urlencode", f'_statement=SELECT count(*) AS n FROM "{TABLE}"']
         with subprocess.Popen([*words, "-d", "_by="], stdout=subprocess.PIPE, text=True) as curl:
@@ -164,7 +164,7 @@ def test_curl_reads_it(tmp_path: Path) -> None:
 def test_what_cant_be_subscribed_to_is_a_typed_error(plain: str, params: dict[str, str], condition: str) -> None:
     answer = httpx.get(f"{plain}/sql/changes", params=params, timeout=60)
     assert answer.json()["error"]["condition"] == condition, answer.text
-    assert httpx.get(f"{plain}/sql/changes", params=params, headers={"accept": "text/csv"}).status_code >= 400
+    assert httpx.get(f"{plain}/sql/changes", params=params, headers={"accept": "text/csv"}, timeout=60).status_code >= 400
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         job.commit()
     options = ("--max-streams-per-client", "3", "--max-answer-bytes", "2000000", "--max-rows", "3000000")
     with serving(job.written.path, *options, home=folder / "home") as (url, _):
-        with httpx.Client(base_url=url) as http:
+        with httpx.Client(base_url=url, timeout=60) as http:
             wait_until_ready(http)
         yield url
 
@@ -212,9 +212,11 @@ def test_a_token_that_is_taken_back_ends_it(tmp_path: Path) -> None:
     token, other = make_token(file, "some", "--tables", TABLE), make_token(file, "other", "--tables", "nothing")
     statement, key, _ = CASES[1]
     with serving(job.written.path, "--tokens", str(file), home=tmp_path / "home") as (url, _):
-        with httpx.Client(base_url=url) as http:
+        with httpx.Client(base_url=url, timeout=60) as http:
             wait_until_ready(http)
-        refused = httpx.get(f"{url}/sql/changes", params={"_statement": statement}, headers={"authorization": f"Bearer {other}"})
+        refused = httpx.get(
+            f"{url}/sql/changes", params={"_statement": statement}, headers={"authorization": f"Bearer {other}"}, timeout=60
+        )
         assert refused.json()["error"]["condition"] == "NOT_ALLOWED"
         client = Client(url, statement, key, authorization=f"Bearer {token}")
         events = client.read()
@@ -231,7 +233,7 @@ def test_a_client_that_has_seen_no_rows_gets_all_that_came_meanwhile(tmp_path: P
     written.commit()
     statement = f'SELECT k, v FROM "{TABLE}" WHERE v > 100'
     with serving(written.path, "--history", f"{TABLE}=50", home=tmp_path / "home") as (url, _):
-        with httpx.Client(base_url=url) as http:
+        with httpx.Client(base_url=url, timeout=60) as http:
             wait_until_ready(http)
         client = Client(url, statement, ["k"])
         events = client.read()

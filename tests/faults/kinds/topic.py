@@ -20,6 +20,7 @@ from faults.job import PARTITIONS
 from faults.kind import Kind
 from faults.kinds.buckets import SCHEMA, ZONES, Buckets, Drawn, declare, set_form
 from servers.kafka import KafkaBroker, connector_jars, create_topic
+from suite.waiting import wait_until
 
 TOPIC, SHARDS, AT_ONCE, FORM = "views", 3, 60, "hdfs"
 _WAIT_SECONDS = 120
@@ -53,19 +54,22 @@ class Topic:
         """Wait until all are sent, and read them from the topic."""
         assert self._producer.flush(_WAIT_SECONDS) == 0
         assert not self._lost, "the broker took too long for the producer"
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while len(self.rows) < self._sent:
-            self._take(deadline)
+        self._take_until(lambda: len(self.rows) >= self._sent)
 
     def read(self, checkpoint: Path, ends: list[Any]) -> Iterator[str]:
-        deadline = time.monotonic() + _WAIT_SECONDS
         for partition, end in (ends[0] or {}).get(TOPIC, {}).items():
-            while self._ends[int(partition)] < end:
-                self._take(deadline)
+            self._take_until(lambda number=int(partition), end=end: self._ends[number] >= end)  # type: ignore[misc]
             yield from (_name(int(partition), offset) for offset in range(end))
 
-    def _take(self, deadline: float) -> None:
-        assert time.monotonic() < deadline, "the topic doesn't have its records"
+    def _take_until(self, done: Callable[[], bool]) -> None:
+        def has_come() -> bool:
+            if not done():
+                self._take()
+            return done()
+
+        wait_until(has_come, "the records of the topic", seconds=_WAIT_SECONDS)
+
+    def _take(self) -> None:
         for message in self._consumer.consume(500, timeout=0.2):
             if message.error() is None:
                 partition, offset = message.partition(), message.offset()

@@ -32,6 +32,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from inputs.real_log import NO_WHOLE_LOG, WHOLE_LOG, first_lines
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -319,17 +320,18 @@ def running(command: Sequence[str | Path], folder: Path, name: str) -> Iterator[
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+            process.wait(60)
 
 
-def wait_until(what: Callable[[], Any], folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until `what` is true; fails if that takes too long, or if the process ends before."""
-    deadline = time.monotonic() + LONG_SECONDS
-    while not what():
-        ended = process is not None and process.poll() is not None
-        if time.monotonic() > deadline or (ended and not what()):
-            raise AssertionError("\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.err"))))
-        time.sleep(0.02)
+def wait_for(condition: Callable[[], Any], what: str, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait, unless the process ends before."""
+
+    def ended() -> str:
+        if process is None or process.poll() is None or condition():
+            return ""
+        return "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.err"))) or "nothing said"
+
+    wait_until(condition, what, seconds=LONG_SECONDS, unless=ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +364,7 @@ def follow_a_growing_log(log: Path, pond: Path, reader: Callable[[], Reader], li
     folder = log.parent
     data = b"".join(line + b"\n" for line in lines)
     with running([sys.executable, "-c", FOLLOWING_JOB, str(log), str(pond)], folder, "following") as job, log.open("ab") as file:
-        wait_until((pond / "pond.json").exists, folder, job)
+        wait_for((pond / "pond.json").exists, "a pond", folder, job)
         reading = reader()
         written = 0
 
@@ -371,13 +373,13 @@ def follow_a_growing_log(log: Path, pond: Path, reader: Callable[[], Reader], li
             return written < reading.last_line() + AHEAD_LINES
 
         while data:
-            wait_until(not_far_ahead, folder, job)
+            wait_for(not_far_ahead, "answers of all but the last lines", folder, job)
             part, data = data[:631], data[631:]
             file.write(part)
             file.flush()
             written += part.count(b"\n")
             time.sleep(0.02)
-        wait_until(lambda: reading.last_line() == len(lines), folder, job)
+        wait_for(lambda: reading.last_line() == len(lines), "answers of all lines", folder, job)
         job.send_signal(signal.SIGTERM)
         assert job.wait(60) == 0, (folder / "following.err").read_text()
 
@@ -398,7 +400,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             if not readers:
                 server = stack.enter_context(running([COMMAND, "serve", pond, "--port", "0", "--json"], folder, "serve"))
                 out = folder / "serve.out"
-                wait_until(lambda: out.read_text().endswith("\n"), folder, server)
+                wait_for(lambda: out.read_text().endswith("\n"), "the server's address", folder, server)
                 readers.append(Reader(json.loads(out.read_text())["url"]))
                 readers[0].start()
                 stack.callback(readers[0].end)
@@ -414,13 +416,17 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             log.write_bytes(WHOLE_LOG.read_bytes())
             count = log.read_bytes().count(b"\n")
         demo = stack.enter_context(running([COMMAND, "demo", "--log", log, "--pond", pond, "--once"], folder, "demo"))
-        wait_until((pond / "pond.json").exists, folder, demo)
+        wait_for((pond / "pond.json").exists, "a pond", folder, demo)
         reader = start_reading()
         assert demo.wait(LONG_SECONDS) == 0, (folder / "demo.err").read_text()
         door = Door(reader.url)
         # The server follows all five jobs by itself, and may get their last batches a moment after the demo ends.
-        wait_until(lambda: all(last_line_of(door.answer(f"/tables/{table}")) == count for table in TABLES), folder)
-        wait_until(lambda: reader.last_line() == count or reader.problems, folder)
+        wait_for(
+            lambda: all(last_line_of(door.answer(f"/tables/{table}")) == count for table in TABLES),
+            "all lines in all tables",
+            folder,
+        )
+        wait_for(lambda: reader.last_line() == count or reader.problems, "answers of all lines", folder)
         reader.end()
         yield DemoRun(name=request.param, log=log, lines=count, pond=pond, door=door, reader=reader)
 

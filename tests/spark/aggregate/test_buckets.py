@@ -138,13 +138,13 @@ async def same_over_every_door(views, url, spans, too_long) -> None:
             with pytest.raises(RequestError) as error:
                 table.series(page="/a", step="1 hour")
             assert error.value.condition == "ANSWER_TOO_LARGE"
-    url_form = httpx.get(f"{url}/tables/{views.name}/total?page=/a").json()
+    url_form = httpx.get(f"{url}/tables/{views.name}/total?page=/a", timeout=60).json()
     whole = views.total(page="/a")
     assert url_form["row"]["hits"] == whole["hits"]
     assert [u["resolution"] for u in url_form["used"]] == [u.resolution for u in whole.used]
-    daily = httpx.get(f"{url}/tables/{views.name}/series?page=/a&_step=1%20day").json()
+    daily = httpx.get(f"{url}/tables/{views.name}/series?page=/a&_step=1%20day", timeout=60).json()
     assert [r["hits"] for r in daily["rows"]] == [r["hits"] for r in views.series(page="/a", step="1 day")]
-    assert httpx.get(f"{url}/tables/{views.name}/series?page=/a").json()["error"]["condition"] == "INVALID_REQUEST"
+    assert httpx.get(f"{url}/tables/{views.name}/series?page=/a", timeout=60).json()["error"]["condition"] == "INVALID_REQUEST"
 
 
 def same_range_over_every_door(views, pond: str, url: str, home: str) -> None:
@@ -164,7 +164,7 @@ def same_range_over_every_door(views, pond: str, url: str, home: str) -> None:
         with millpond.connect(url) as remote:
             assert [dict(r) for r in remote[views.name].range(key, **limits, limit=5)] == expected
         controls = {f"_{name}": json.dumps({"bucket_start": at.isoformat()}) for name, at in edges.items()}
-        rows = httpx.get(f"{url}/tables/{views.name}/rows", params={**key, **controls, "_limit": "5"}).json()["rows"]
+        rows = httpx.get(f"{url}/tables/{views.name}/rows", params={**key, **controls, "_limit": "5"}, timeout=60).json()["rows"]
         assert [(r["resolution"], r["hits"]) for r in rows] == [(r["resolution"], r["hits"]) for r in expected]
         given = [word for name, at in edges.items() for word in (f"--{name}", f"bucket_start={at.isoformat()}")]
         for place in (pond, url):

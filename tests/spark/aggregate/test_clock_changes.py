@@ -68,7 +68,7 @@ def test_buckets_are_kept_for_as_long_as_readers_expect_when_clocks_change(spark
             expires = None if keep is None else until + dt.timedelta(seconds=keep)
             if expires is None or expires > end:
                 buckets[page, resolution, begin, expires] += count
-    with millpond.open(tmp_path / "pond", wait_seconds=30) as opened:
+    with millpond.open(tmp_path / "pond", wait_seconds=60) as opened:
         views = opened["views"]
         rows = views.scan()
         newest = dt.datetime.fromtimestamp((rows.position.watermark_ms or 0) / 1000, dt.UTC)

@@ -31,7 +31,7 @@ def test_each_event_counts_once_or_is_a_dead_letter(spark, tmp_path: Path, dedup
         with millpond.start(aggregate, source, pond=pond, trigger="available-now") as job:
             assert job.wait_for_end(300)
     kept, letters = recount([*written[: files // 2], None, *written[files // 2 :], None], dedupe=dedupe is not None)
-    with millpond.open(pond, wait_seconds=30) as opened:
+    with millpond.open(pond, wait_seconds=60) as opened:
         found, listed = shown(opened["views"])
         assert found == counted(kept)
         assert listed == letters

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from millpond.tables.sql.run import run_sql
 from servers.s3 import BUCKET, QUICK, moto_server, use
 from spark.aggregate.events import KEEPS, SCHEMA, SECONDS, declare_views, draw_events, resolutions
 from suite.sizes import examples
+from suite.waiting import wait_until
 
 LOWER = {"1 minute": 3600, "1 hour": 86_400, "1 day": 4 * 86_400}
 AFTER = {**KEEPS, **LOWER}
@@ -77,7 +77,7 @@ def every_door(pond: Path, table: millpond.Table, url: str) -> dict[str, Seen]:
             "live": table.live().scan(),
             "arrow": table.to_arrow().to_pylist(),
             "client": remote["views"].scan(),
-            "http": parsed(httpx.get(f"{url}/tables/views/rows?_limit=100000").raise_for_status().json()["rows"]),
+            "http": parsed(httpx.get(f"{url}/tables/views/rows?_limit=100000", timeout=60).raise_for_status().json()["rows"]),
             "cold": millpond.read_arrow(pond, "views").to_pylist(),
             "sql": sql_of(table, "SELECT * FROM views"),
         }
@@ -85,7 +85,7 @@ def every_door(pond: Path, table: millpond.Table, url: str) -> dict[str, Seen]:
         counts = {
             "sql": sql_of(table, "SELECT count(*) AS n FROM views")[0]["n"],
             "count": table.count(),
-            "http count": httpx.get(f"{url}/tables/views/count").json()["count"],
+            "http count": httpx.get(f"{url}/tables/views/count", timeout=60).json()["count"],
         }
         assert set(counts.values()) == {len(answers["python"])}, counts
     return {door: seen_in(rows) for door, rows in answers.items()}
@@ -110,7 +110,7 @@ def check_totals(table: millpond.Table, url: str, there: Seen, shown: Seen, draw
         until = end - dt.timedelta(seconds=draw.randrange(6 * 86_400))
         since = until - dt.timedelta(seconds=draw.choice((600, 20_000, 200_000, 700_000)))
         asked = {"page": page, "_since": since.isoformat(), "_until": until.isoformat()}
-        answer = httpx.get(f"{url}/tables/views/total", params=asked)
+        answer = httpx.get(f"{url}/tables/views/total", params=asked, timeout=60)
         try:
             total = table.total(page=page, since=since, until=until)
         except MillpondError as error:
@@ -146,7 +146,7 @@ def check_lookups(table: millpond.Table, pond: Path, url: str, rows: list[dict],
         (name,) = seen_in([row])
         query = {n: v.isoformat() if isinstance(v, dt.datetime) else v for n, v in key.items() if v is not None}
         query |= {f"{n}__isnull": "1" for n, v in key.items() if v is None}
-        answer = httpx.get(f"{url}/tables/views/rows", params=query).raise_for_status().json()
+        answer = httpx.get(f"{url}/tables/views/rows", params=query, timeout=60).raise_for_status().json()
         found, cold = table.get(key), millpond.read_row(pond, "views", key)
         assert [bool(found), bool(cold), bool(answer["rows"])] == [name in shown] * 3
         assert (found.evicted, cold.evicted, answer["evicted"] == [0]) == ((False,) * 3 if name in shown else (True,) * 3)
@@ -160,7 +160,7 @@ def damaged(pond: Path, table: millpond.Table, url: str) -> None:
     for text in (b"{", b'{"format": 1, "stores": {"0/default": {"1 minute": "soon"}}}', b'{"format": 2, "stores": {}}'):
         file.write_bytes(text)
         assert condition_of(table.count) == condition_of(millpond.read_arrow, pond, "views") == "CORRUPT_FILE"
-        answer = httpx.get(f"{url}/tables/views/total", params={"page": "/"})
+        answer = httpx.get(f"{url}/tables/views/total", params={"page": "/"}, timeout=60)
         assert answer.json()["error"]["condition"] == "CORRUPT_FILE"
     file.write_bytes(kept)
     journal.write_text("{}")
@@ -194,7 +194,7 @@ def test_a_lower_retention_hides_buckets_of_a_running_job_behind_every_door(spar
             rows = table.live().scan()
             there, watermark_ms = left_of(seen_in(rows), KEEPS, rows.position.watermark_ms), rows.position.watermark_ms
             rows = [row for row in rows if set(seen_in([row])) <= there.keys()]
-            tag = httpx.get(f"{url}/tables/views/rows").headers["etag"]
+            tag = httpx.get(f"{url}/tables/views/rows", timeout=60).headers["etag"]
             millpond.plan_savepoint(pond, "all", job="views", count=False).run()
             plan = millpond.plan_retention(pond, "views", resolutions(LOWER))
             shown = left_of(there, AFTER, watermark_ms)
@@ -209,7 +209,7 @@ def test_a_lower_retention_hides_buckets_of_a_running_job_behind_every_door(spar
                 assert found == shown, door
             check_lookups(table, pond, url, rows, shown, draw)
             assert check_totals(table, url, there, shown, draw, begin + dt.timedelta(hours=5 * half))
-            known = httpx.get(f"{url}/tables/views/rows", headers={"if-none-match": tag})
+            known = httpx.get(f"{url}/tables/views/rows", headers={"if-none-match": tag}, timeout=60)
             assert known.status_code == 200
             of_spark = spark.read.format("millpond").option("pond", str(pond)).option("table", "views").load()
             assert of_spark.select("page", "hits").count() == len(shown)
@@ -226,7 +226,7 @@ def test_a_lower_retention_hides_buckets_of_a_running_job_behind_every_door(spar
             hidden_by(pond, KEEPS)
             for door, found in every_door(pond, table, url).items():
                 assert left_of(found, KEEPS, watermark_ms) == there, door
-            assert httpx.get(f"{url}/tables/views/rows", headers={"if-none-match": tag}).status_code == 304
+            assert httpx.get(f"{url}/tables/views/rows", headers={"if-none-match": tag}, timeout=60).status_code == 304
             for longer in ({"1 minute": "9 days"}, {"1 hour": None}):
                 assert condition_of(millpond.plan_retention(pond, "views", longer).hide) == "INVALID_REQUEST"
 
@@ -235,7 +235,7 @@ def test_a_lower_retention_hides_buckets_of_a_running_job_behind_every_door(spar
             for number, more in enumerate(written[half:]):
                 write_event_file(folder, half + number, more)
             job.query.processAllAvailable()
-            opened.catch_up()
+            opened.catch_up(60)
             state = millpond.read_arrow(pond, "views", expired=True).to_pylist()
             newest = table.scan()
             shown = left_of(seen_in(state), AFTER, newest.position.watermark_ms)
@@ -255,7 +255,7 @@ def test_a_lower_retention_hides_buckets_of_a_running_job_behind_every_door(spar
     with started(spark, declare_views(dead_letters=None, resolutions=resolutions(AFTER)), folder, pond, "available-now") as job:
         assert job.wait_for_end(60)
     assert list((pond / "jobs/views").glob("checkpoint.before-retention-*"))
-    with millpond.open(pond, wait_seconds=30) as opened:
+    with millpond.open(pond, wait_seconds=60) as opened:
         rows = opened["views"].with_closed().scan()
         assert left_of(seen_in(rows), AFTER, rows.position.watermark_ms) == left_of(shown, AFTER, rows.position.watermark_ms)
 
@@ -284,7 +284,4 @@ def test_buckets_of_a_pond_in_a_bucket_are_hidden_at_its_next_look(spark, tmp_pa
         for times, wanted in ((LOWER, left), (KEEPS, there), (LOWER, left)):
             millpond.plan_retention(pond, "views", resolutions({name: times[name] for name in LOWER})).hide()
             assert seen_in(millpond.read_arrow(pond, "views").to_pylist()) == wanted
-            deadline = time.monotonic() + 60
-            while seen_in(table.scan()) != wanted:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda wanted=wanted: seen_in(table.scan()) == wanted, "the buckets of the next look")

@@ -126,7 +126,7 @@ def test_the_program_goes_on_from_the_checkpoint_of_the_job(spark, tmp_path: Pat
     writer = run(aggregate.program(source), source).writeStream.outputMode("update").format("noop")
     writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
     events = spark.read.schema(source.schema).json(str(folder)).where("at is not null")
-    with millpond.open(pond, wait_seconds=30) as opened:
+    with millpond.open(pond, wait_seconds=60) as opened:
         total = sum(opened["views"].total(page=page)["hits"] for page in ("/", "/a", "/b"))
     assert total == events.count()
 

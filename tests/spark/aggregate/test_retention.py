@@ -62,7 +62,7 @@ def test_buckets_are_kept_for_another_time_and_stay_one_row(spark, tmp_path: Pat
     rows, became = (next(figure for figure in each.figures if figure.what == "rows") for each in (asked, really))
     assert (rows.then.known, rows.then.value) == ("measured", became.now.value)
     assert asked.partitions[0].then_bytes == really.partitions[0].now_bytes
-    with millpond.open(pond, wait_seconds=30) as opened:
+    with millpond.open(pond, wait_seconds=60) as opened:
         assert shown(opened["views"])[0] == counted(now)
 
     for number, rows in enumerate(written[half:]):
@@ -76,7 +76,7 @@ def test_buckets_are_kept_for_another_time_and_stay_one_row(spark, tmp_path: Pat
         assert job.wait_for_end(300)
     batches = [*written[:half], None, *written[half:], None]
     buckets, letters = recount(batches, dedupe=False, keeps=lambda batch: after if batch > half else KEEPS)
-    with millpond.open(pond, wait_seconds=30) as opened:
+    with millpond.open(pond, wait_seconds=60) as opened:
         found, listed = shown(opened["views"])
         assert found == counted(buckets)
         assert listed == letters
@@ -152,7 +152,7 @@ def test_rows_of_one_bucket_become_one_and_a_name_means_its_version(spark, tmp_p
     assert (ran.exit_code, "are merged" in ran.output) == (0, True), ran.output
     seconds = {name: None if keep is None else int(keep.split()[0]) * 86_400 for name, keep in after.items()}
     counts, letters = recount(written, dedupe=False, keeps=lambda _: seconds)
-    with millpond.open(pond, wait_seconds=30) as opened:
+    with millpond.open(pond, wait_seconds=60) as opened:
         assert shown(opened["views"]) == (counted(counts), letters)
     with _start(spark, declare_views(version=3, resolutions=after), folder, pond) as job:
         assert job.wait_for_end(120)
@@ -162,5 +162,5 @@ def test_rows_of_one_bucket_become_one_and_a_name_means_its_version(spark, tmp_p
     assert (ran.exit_code, "views means version 3: views.v3" in ran.output) == (0, True), ran.output
     ran = CliRunner().invoke(main, [*words, "--yes"])
     assert ran.exit_code == 0, ran.output
-    with millpond.open(pond, wait_seconds=30) as opened:
+    with millpond.open(pond, wait_seconds=60) as opened:
         assert shown(opened["views"])[0] == {key: row for key, row in counted(counts).items() if key[0] != "/a"}

@@ -156,7 +156,7 @@ async def same_over_every_door(views: Any, url: str, spans: list[dict[str, Any]]
             here, there = (table.series(page="/", step="1 day") for table in (views, remote["views"]))
             assert [r.estimates for r in there] == [r.estimates for r in here]
             assert remote["views"].total(page="/nobody").estimates == {}
-    said_there = httpx.get(f"{url}/tables/views/total?page=/").json()
+    said_there = httpx.get(f"{url}/tables/views/total?page=/", timeout=60).json()
     hosts = views.total(page="/").estimates["hosts"]
     assert said_there["estimates"]["hosts"] == {"lower": hosts.lower, "upper": hosts.upper, "confidence": 0.954}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ import millpond
 from inputs.event_file import write_event_file
 from millpond.errors import MillpondError
 from suite.sizes import IS_EVERY
+from suite.waiting import TimedOut, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long]
 # It takes minutes: only `MILLPOND_EVERY=1` runs it.
@@ -91,35 +93,44 @@ def found(folder: Path, levels: Sequence[str]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("levels", [("pages", "sites", "sizes"), ("pages", "sites", "joined")])
 def test_three_levels_are_exact_after_kills_of_each(tmp_path, levels):
+    print(f"seed {SEED}")
     random_ = random.Random(SEED)
     (tmp_path / "in").mkdir()
     events: list[dict[str, Any]] = []
     processes = {level: start(level, tmp_path) for level in levels}
+
+    def ended() -> dict[str, str]:
+        return {level: (tmp_path / f"{level}.log").read_text()[-3000:] for level, p in processes.items() if p.poll() is not None}
+
     try:
         victims = [*levels, *(random_.choice(levels) for _ in range(KILLS - len(levels)))]
         number = 0
         for victim in victims:
-            before, until = committed(tmp_path, victim), time.monotonic() + 180
-            while committed(tmp_path, victim) <= before and time.monotonic() < until:  # it runs, and has done something
+            before = committed(tmp_path, victim)
+
+            def has_done_something(victim: str = victim, before: int = before) -> bool:
+                """Otherwise it gets more input."""
+                nonlocal number
+                if committed(tmp_path, victim) > before:
+                    return True
                 rows = [
                     {"site": f"s{random_.randrange(8)}", "page": f"/{random_.randrange(5)}", "v": random_.randrange(-2, 9)}
                     for _ in range(random_.randrange(1, 9))
                 ]
                 write_event_file(tmp_path / "in", number, rows)
-                events += rows
+                events.extend(rows)
                 number += 1
                 time.sleep(random_.uniform(0, 0.8))
-            assert committed(tmp_path, victim) > before, (tmp_path / f"{victim}.log").read_text()[-3000:]
+                return False
+
+            wait_until(has_done_something, f"a batch of {victim}", seconds=240, unless=ended)
             time.sleep(random_.uniform(0, 1))
             kill(processes[victim])
             processes[victim] = start(victim, tmp_path)
         expected = {level: in_order(rows) for level, rows in recompute(events).items() if level in levels}
-        deadline = time.monotonic() + 240
-        while (rows := found(tmp_path, levels)) != expected and time.monotonic() < deadline:
-            ended = {level: process.poll() for level, process in processes.items() if process.poll() is not None}
-            assert not ended, {level: (tmp_path / f"{level}.log").read_text()[-3000:] for level in ended}
-            time.sleep(1)
-        assert rows == expected
+        with contextlib.suppress(TimedOut):  # the difference says more
+            wait_until(lambda: found(tmp_path, levels) == expected, "all rows", seconds=600, unless=ended)
+        assert found(tmp_path, levels) == expected
     finally:
         for process in processes.values():
             kill(process)

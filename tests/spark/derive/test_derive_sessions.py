@@ -153,7 +153,7 @@ def test_the_golden_sessions_are_read_under_the_users_names(spark, golden, cell)
             copy.commit(batch)
             if str(batch) not in state:
                 continue
-            pond.catch_up(30)
+            pond.catch_up(60)
             table = pond["sessions"].live()
             assert table.columns == (*keys, "session_start", "session_end", "n", "amount")
             rows = table.scan()

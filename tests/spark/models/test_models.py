@@ -145,7 +145,7 @@ def test_models_are_found_whatever_their_folder_is_called(spark: SparkSession, t
     assert all(r.model == "first" and close(r.result, 2 * r.a + r.b + 0.5) for r in scored.values())
     assert sorted(p.name for p in tmp_path.iterdir()) == [name]
     with millpond.open(tmp_path / name / "pond", replica_dir="memory://", wait_seconds=60) as pond:
-        bounds = millpond.Bounds(contains_file=published.record, wait_seconds=10)
+        bounds = millpond.Bounds(contains_file=published.record, wait_seconds=60)
         assert pond["wine_models"].get(type="r", bounds=bounds)["name"] == "first"
 
 

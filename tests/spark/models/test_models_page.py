@@ -47,7 +47,7 @@ def test_models_with_their_versions_and_statistics(spark: SparkSession, tmp_path
     millpond.publish_model(published, b"no model", name="broken", type="r")
     batch(2)
     with serving(pond, "--no-samples", home=tmp_path / "home") as (url, _), chromium() as browser:
-        with httpx.Client(base_url=url) as client:
+        with httpx.Client(base_url=url, timeout=60) as client:
             wait_until_ready(client)
             names = [table["table"] for table in client.get("/tables").json()["tables"]]
         assert {"wine_models", "wine_statistics", "wine_versions", "wine_model_errors"} <= set(names)

@@ -23,6 +23,7 @@ from live_jobs.past_queries import DAY_MS, QUERIES, SCHEMA, Expiring, aggregate,
 from millpond.errors import MillpondError
 from spark_files.golden import load_script
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -272,14 +273,13 @@ def test_a_source_with_a_clock_goes_on(spark: SparkSession, tmp_path: Path) -> N
     running = (
         query(source).writeStream.format("noop").outputMode("update").option("checkpointLocation", str(tmp_path / "new")).start()
     )
-    deadline = time.monotonic() + 60
-    read: dict[Any, int] = {}
-    while not read.get(False):
-        assert running.isActive, running.exception()
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-        rows_ = own.read.format("statestore").load(str(tmp_path / "new")).collect()
-        read = {row.key[0]: row.value[0] for row in rows_}
+
+    def state() -> dict[Any, int]:
+        found = own.read.format("statestore").load(str(tmp_path / "new")).collect()
+        read = {row.key[0]: row.value[0] for row in found}
+        return read if read.get(False) else {}
+
+    read = wait_until(state, "a new event in the state", seconds=120, unless=running.exception)
     running.stop()
     assert read[True] == 5
 
@@ -434,14 +434,12 @@ def test_a_killed_command_leaves_a_whole_state_or_none(spark: SparkSession, tmp_
     spark.range(10).selectExpr("cast(id as int) v").write.parquet(str(tmp_path / "past.parquet"))
     command = program(tmp_path)
     running = subprocess.Popen([*command, "--yes"], start_new_session=True)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("new*")):
-        assert running.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(
+        lambda: list(tmp_path.glob("new*")), "the begin of a new state", seconds=120, unless=lambda: running.poll() is not None
+    )
     time.sleep(random.Random(seed).uniform(0, 6))
     os.killpg(running.pid, signal.SIGKILL)
-    running.wait(30)
+    running.wait(60)
     if (tmp_path / "new" / "metadata").exists():
         assert counted(spark, tmp_path / "new") == {0: 5, 1: 5}
     else:

@@ -107,7 +107,7 @@ def shown(pond: Path) -> tuple[dict[Bucket, tuple[Any, ...]], Counter[tuple[str,
     """What readers find: buckets, and dead letters."""
     buckets: dict[Bucket, tuple[Any, ...]] = {}
     letters: Counter[tuple[str, str]] = Counter()
-    with millpond.open(pond, wait_seconds=30) as opened:
+    with millpond.open(pond, wait_seconds=60) as opened:
         for row in opened["views"].scan():
             if row["dead_letter"] is not None:
                 letters[row["resolution"], json.dumps(json.loads(row["dead_letter"]), sort_keys=True)] += row["hits"]

@@ -69,13 +69,13 @@ def test_a_plan_that_was_made_while_the_job_ran_includes_what_came_since(spark, 
         write(job.folder, later)
         running.query.processAllAvailable()
     before, letters = shown(job.pond)
-    with millpond.open(job.pond, wait_seconds=30, retention=millpond.Retention(history_batches=1000)) as opened:
+    with millpond.open(job.pond, wait_seconds=60, retention=millpond.Retention(history_batches=1000)) as opened:
         table = opened["views"]
         token = table.changes().token
         done = plan.run()
         assert not list(job.checkpoint.parent.glob("reprocess-*"))
         expected = count(corrected | later, newest(files | later))
-        changes = table.changes(token, wait_seconds=30)
+        changes = table.changes(token, wait_seconds=60)
         assert {(change.repaired, change.batch) for change in changes} == {(True, done.batch)}
         each = Counter((c.row["page"], c.row["resolution"], c.row["bucket_start"]) for c in changes)
         assert set(each.values()) == {1}
@@ -209,7 +209,7 @@ def test_the_command_shows_and_repairs(spark, tmp_path: Path, monkeypatch: pytes
         )
 
     def hours() -> list[float]:
-        with millpond.open(pond, wait_seconds=30) as opened:
+        with millpond.open(pond, wait_seconds=60) as opened:
             return sorted(r["bucket_start"].timestamp() for r in opened["views"].scan() if r["resolution"] == "1 hour")
 
     def apply(text: str) -> None:
@@ -234,7 +234,7 @@ def test_the_command_shows_and_repairs(spark, tmp_path: Path, monkeypatch: pytes
     assert ran.exit_code == 0, ran.output
     assert "1 of late: 1 hour go" in ran.output
     assert len(hours()) == len(rows)
-    with millpond.open(pond, wait_seconds=30) as opened:
+    with millpond.open(pond, wait_seconds=60) as opened:
         assert not [r for r in opened["views"].scan() if r["dead_letter"]]
         assert opened["views"].total(page="/", since=BEGIN, until=BEGIN + dt.timedelta(hours=2))["hits"] == 2
     tables = json.loads((pond / "jobs/views/tables/views.json").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 import millpond
 from millpond.cli import main
 from millpond.errors import CheckpointError, RequestError
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,11 +90,16 @@ def streams(spark: SparkSession, tmp_path: Path) -> Iterator[Streams]:
 
 def feed_until_known(streams: Streams, hot: str | None, rows: int = ROWS) -> None:
     """Run batches until this page alone is hot and has its name; the progress of a batch comes some time after its commit."""
-    while [key.key["page"] if key.key else "no name" for key in streams.keys.found()] != [hot]:
+
+    def is_known() -> bool:
         assert streams.keys.last_error is None
-        assert streams.batches < 30, streams.keys.found()
+        if [key.key["page"] if key.key else "no name" for key in streams.keys.found()] == [hot]:
+            return True
         streams.feed(hot, rows)
-        time.sleep(0.5)
+        time.sleep(0.5)  # so that progress comes between batches
+        return False
+
+    wait_until(is_known, f"the name of the hot group {hot!r}", seconds=240)
 
 
 def shown(pond: Path, table: str) -> list[dict[str, Any]]:
@@ -109,10 +116,7 @@ def test_a_group_that_becomes_hot_is_split_while_the_job_runs(streams: Streams) 
     streams.feed("")
     assert streams.keys.found() == []
     streams.feed("/hot")  # this batch finds it, the next one names and splits it
-    wait_until_hot = time.monotonic() + 30
-    while not streams.keys.found():
-        assert time.monotonic() < wait_until_hot
-        time.sleep(0.05)
+    wait_until(streams.keys.found, "a hot group")
     assert streams.salts_of("/hot") == {0}
     streams.feed("/hot")
     feed_until_known(streams, "/hot")
@@ -198,12 +202,16 @@ def test_a_hot_key_of_any_type_is_what_get_takes(spark: SparkSession, tmp_path: 
         keys = millpond.HotKeys(tmp_path / "pond", "typed", share=0.5)
         counted = millpond.salted(typed, by=list(TYPED), salts=2, source=["n"], hot=keys).agg(sf.count("*").alias("hits"))
         with millpond.start(counted, table="typed", pond=tmp_path / "pond", partitions=2) as job:
-            for batch in range(120):  # Spark reports progress late, on a busy machine by several batches
+            batches = itertools.count()
+
+            def is_named() -> bool:  # Spark reports progress late, on a busy machine by several batches
+                batch = next(batches)
                 write_batch(tmp_path / "in", batch, None, 1000)
                 job.wait_for_batch(batch, timeout_seconds=120)
                 time.sleep(0.5)
-                if keys.found() and keys.found()[0].key:
-                    break
+                return any(key.key for key in keys.found())
+
+            wait_until(is_named, "a hot group with its name", seconds=240)
         assert keys.last_error is None
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")

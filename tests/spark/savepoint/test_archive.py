@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from millpond.savepoint.archive.layout import find_archive
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
 from spark_files.golden import load_script
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +27,8 @@ _GOLDEN = load_script("make_operators")
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STORE = "spark.sql.streaming.stateStore."
 FILES = 30
+# so many come only after the job has lost its checkpoint
+LATER = 5
 PROVIDERS = {
     "hdfs": {},
     "rocksdb": {STORE + "providerClass": _ROCKSDB},
@@ -54,10 +56,11 @@ def test_a_lost_checkpoint(spark: SparkSession, tmp_path: Path, provider: str) -
     for name, value in settings.items():
         own.conf.set(name, value)
     (tmp_path / "in").mkdir()
-    for number in range(FILES):
-        write_event_file(
-            tmp_path / "in", number, [{"page": f"/{n * 7 % 41}", "bytes": n} for n in range(number * 50, number * 50 + 50)]
-        )
+
+    def feed(*numbers: int) -> None:
+        for number in numbers:
+            rows = [{"page": f"/{n * 7 % 41}", "bytes": n} for n in range(number * 50, number * 50 + 50)]
+            write_event_file(tmp_path / "in", number, rows)
 
     def views() -> DataFrame:
         stream = own.readStream.schema("page string, bytes long").option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
@@ -66,21 +69,22 @@ def test_a_lost_checkpoint(spark: SparkSession, tmp_path: Path, provider: str) -
     def run(checkpoint: Path) -> StreamingQuery:
         return views().writeStream.format("noop").outputMode("update").option("checkpointLocation", str(checkpoint)).start()
 
-    undisturbed = run(tmp_path / "undisturbed")
-    undisturbed.processAllAvailable()
-    undisturbed.stop()
-
+    feed(*range(FILES - LATER))
     query = run(tmp_path / "ck")
-    while not (tmp_path / "ck/metadata").exists():
-        time.sleep(0.01)
+    wait_until((tmp_path / "ck/metadata").exists, "the begin of the job", unless=query.exception)
     with archive(tmp_path / "ck", tmp_path / "archive") as archiver:
         archiver.wait_for_batch(8, timeout_seconds=120)
         committed = query.lastProgress["batchId"]
+        archiver.wait_for_batch(committed - 1, timeout_seconds=120)
         while (tmp_path / "ck").exists():
             shutil.rmtree(tmp_path / "ck", ignore_errors=True)
         with contextlib.suppress(Exception):  # it fails, or notices nothing until it is stopped
             query.stop()
     shutil.rmtree(tmp_path / "ck", ignore_errors=True)
+    feed(*range(FILES - LATER, FILES))
+    undisturbed = run(tmp_path / "undisturbed")
+    undisturbed.processAllAvailable()
+    undisturbed.stop()
     found = find_archive(tmp_path / "archive")
     assert found is not None
     batches = found.batches()

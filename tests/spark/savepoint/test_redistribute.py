@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
 from spark.broadcast.test_broadcast import BroadcastJob, events_of, expected, found
 from spark.models.test_models import ModelJob, records
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +94,7 @@ def test_rows_that_wait_are_divided_evenly_and_come_out_once(
 
     pond, options = tmp_path / "pond", {"trigger": "500 milliseconds", "output_mode": "append", "sink": collect}
     with rocksdb(spark):
-        frame = buffer(spark, tmp_path / "in", *before, 15, 1000)
+        frame = buffer(spark, tmp_path / "in", *before, 20, 1000)
         with millpond.start(frame, table="rows", pond=pond, partitions=before[1], **options) as job:
             job.wait_for_batch(0, 120)
         redistributed(pond, "other", *after)
@@ -103,13 +103,10 @@ def test_rows_that_wait_are_divided_evenly_and_come_out_once(
             assert out == []
             assert sorted(n for n in fill if n) == sorted(41 * (i + 1) // after[0] - 41 * i // after[0] for i in range(after[0]))
             assert sorted(row["n"] for row in opened["rows_waiting"].scan()) == list(range(41))
-        frame = buffer(spark, tmp_path / "in", *after, 15, 1000)
+        frame = buffer(spark, tmp_path / "in", *after, 20, 1000)
         with millpond.start(frame, table="rows", pond=pond, partitions=after[1], **options) as job:
             write_event_file(tmp_path / "in", 1, [{"n": 41}])  # after a restart, Spark's first batch waits for data
-            deadline = time.monotonic() + 90
-            while len(out) < 42:
-                assert time.monotonic() < deadline, out
-                time.sleep(0.1)
+            wait_until(lambda: len(out) >= 42, "the release of all rows", seconds=120)
     assert sorted(n for n, _, _ in out) == list(range(42))
     assert len({shard for _, shard, _ in out}) == after[0]
 

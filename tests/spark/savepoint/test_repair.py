@@ -22,6 +22,7 @@ from millpond.tables.repair import plan_repair
 from spark_files.damage import WAYS, copy_checkpoint, hurt
 from spark_files.golden import load_script
 from suite.sizes import IS_LONG, a_few
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -190,11 +191,15 @@ class Watched(First):
 
     def finish(self, df: DataFrame, mode: str, **options: Any) -> None:  # as the first
         query = self.start(df, mode, processingTime="0 seconds")
-        while not (self.checkpoint / "commits" / str(FIRST - 1)).exists():
-            assert query.exception() is None
-            if (self.checkpoint / "metadata").exists():
-                assert diagnose(open_storage(self.checkpoint)).findings == ()
-                self.looks += 1
+
+        def is_over() -> bool:
+            for _ in range(20):
+                if (self.checkpoint / "metadata").exists():
+                    assert diagnose(open_storage(self.checkpoint)).findings == ()
+                    self.looks += 1
+            return self.looks > FIRST and (self.checkpoint / "commits" / str(FIRST - 1)).exists()
+
+        wait_until(is_over, "the last batch of the first files", seconds=240, unless=query.exception)
         query.stop()
 
 

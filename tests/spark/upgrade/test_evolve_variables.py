@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from savepoint.test_rewrite import whole_state
 from spark.derive.test_aggregate_functions import settings
 from spark.upgrade.test_evolve import PROVIDERS
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,11 +157,12 @@ class Job:
         """Run until all new rows are counted; with a time mode there is always another batch."""
         writer = self.query(variables).writeStream.outputMode("update").format("noop")
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="200 milliseconds").start()
-        deadline = time.monotonic() + 120
-        while sum(progress["numInputRows"] for progress in query.recentProgress) < self.waiting * ROWS:
-            assert query.exception() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(
+            lambda: sum(progress["numInputRows"] for progress in query.recentProgress) >= self.waiting * ROWS,
+            "the count of all new rows",
+            seconds=120,
+            unless=query.exception,
+        )
         query.stop()
         self.waiting = 0
 
