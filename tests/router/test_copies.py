@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import millpond
-from attack.victim import wait_for
 from millpond.replica.replica import MEMORY
 from millpond.settings import ClientSettings, Retention, RouterSettings
 from millpond.tables.history.versions import Versions
 from servers.shard_jobs import KEYS, Job, answer_or_condition, catch_up
 from servers.shards import ShardServer, routing, shard_servers
 from suite.sizes import examples
+from suite.waiting import wait_until
 
 SHARDS = ["0-2", "3-4"]
 SETTINGS = RouterSettings(client=ClientSettings(page_rows=7, tries=3), common_batch_seconds=5)
@@ -147,7 +147,7 @@ def test_a_late_copy_makes_no_answer_wrong_and_hides_no_change(job: Job, whole: 
                 if draw.random() < 0.4:
                     bring()
             bring()
-            wait_for(lambda: last == newest)
+            wait_until(lambda: last == newest, "the newest rows")
         finally:
             ends.set()
             follower.join(30)

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from attack.victim import wait_for
 from millpond.serve.access.tokens import add_token, remove_token
 from servers.shard_jobs import SHARDS, Job
 from servers.shards import routing, shard_servers
+from suite.waiting import wait_until
 
 EVENTS = {"accept": "text/event-stream"}
 STREAMS = 30
@@ -80,7 +80,7 @@ def test_each_client_has_its_share_of_streams_and_waits_and_gets_it_back(urls: l
             opened.enter_context(stream(url, path, modest))
             assert condition(url, path, modest, **EVENTS) == "TOO_MANY_STREAMS", "all together have a limit, too"
         for client in (greedy, modest):  # whose streams have ended
-            wait_for(lambda client=client: condition(url, path, client, **EVENTS) == "")
+            wait_until(lambda client=client: condition(url, path, client, **EVENTS) == "", "room for a stream of each client")
         # Streams that end with an error give back their places.
         for _ in range(5):
             assert (
@@ -89,14 +89,14 @@ def test_each_client_has_its_share_of_streams_and_waits_and_gets_it_back(urls: l
             )
         with ExitStack() as opened:
             for _ in range(3):
-                wait_for(lambda: condition(url, path, greedy, **EVENTS) == "")
+                wait_until(lambda: condition(url, path, greedy, **EVENTS) == "", "room for a stream")
                 opened.enter_context(stream(url, path, greedy))
             # A token that ends takes its streams along.
             remove_token(tokens, "greedy")
             with stream(url, path, modest) as stays:
-                wait_for(lambda: condition(url, path, greedy, **EVENTS) == "TOKEN_NEEDED")
+                wait_until(lambda: condition(url, path, greedy, **EVENTS) == "TOKEN_NEEDED", "the end of the token")
                 for _ in range(2):
-                    wait_for(lambda: condition(url, path, modest, **EVENTS) == "")
+                    wait_until(lambda: condition(url, path, modest, **EVENTS) == "", "room for a stream")
                 assert stays.fileno() >= 0
 
 
@@ -112,12 +112,12 @@ def test_requests_that_wait_for_changes_are_counted(urls: list[str], job: Job, t
             for each in waiting:
                 selector.register(each, selectors.EVENT_READ)
             refused: list[socket.socket] = []
-            wait_for(lambda: refused.extend(drain(selector)) or len(refused) >= 5)
+            wait_until(lambda: refused.extend(drain(selector)) or len(refused) >= 5, "five refusals")
             assert not selector.select(0.5), "two wait"
         assert condition(url, f"{path}0.2", greedy) == "TOO_MANY_WAITS"
         assert condition(url, f"{path}0.2", modest) == ""
         opened.close()  # the client leaves
-        wait_for(lambda: condition(url, f"{path}0.2", greedy) == "")
+        wait_until(lambda: condition(url, f"{path}0.2", greedy) == "", "room for a wait")
 
 
 def drain(selector: selectors.BaseSelector) -> list[socket.socket]:
@@ -147,7 +147,7 @@ def test_requests_that_wait_for_a_bound_have_no_thread(urls: list[str], job: Job
             for each in waiting:
                 selector.register(each, selectors.EVENT_READ)
             refused: list[socket.socket] = []
-            wait_for(lambda: refused.extend(drain(selector)) or len(refused) >= 5)
+            wait_until(lambda: refused.extend(drain(selector)) or len(refused) >= 5, "five refusals")
             for _ in range(20):
                 assert condition(url, rows, modest) == ""
             assert not selector.select(0.2), "the others wait still"

@@ -45,18 +45,18 @@ def without_error(versions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_the_list_is_that_of_the_command_line(pond: Path, serve: Any) -> None:
     with serve(pond) as (url, _), millpond.connect(url) as remote:
-        wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200, "the server's yes at /readyz")
+        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=60).status_code == 200, "the server's yes at /readyz")
         for current, behind in ((1, [0, 30]), (2, [0, 0])):
-            every = httpx.get(f"{url}/aggregates").raise_for_status().json()
+            every = httpx.get(f"{url}/aggregates", timeout=60).raise_for_status().json()
             assert (without_error(every["versions"]), every["unread"]) == (listed(pond), [])
             assert [v["is_current"] for v in every["versions"]] == [current == 1, current == 2]
             assert [v["behind"]["records"] for v in every["versions"]] == behind
-            assert httpx.get(f"{url}/aggregates/views").json() == every
+            assert httpx.get(f"{url}/aggregates/views", timeout=60).json() == every
             assert [(v.version, v.batch, v.is_current) for v in remote.versions()] == [(1, 3, current == 1), (2, 0, current == 2)]
             assert remote.versions("views") == remote.versions()
-            tables = {t["table"]: t["meant_by"] for t in httpx.get(f"{url}/tables").json()["tables"]}
+            tables = {t["table"]: t["meant_by"] for t in httpx.get(f"{url}/tables", timeout=60).json()["tables"]}
             assert tables == {"views": None, "views.v1": None, "views.v2": None} | {f"views.v{current}": "views"}
-            assert httpx.get(f"{url}/tables/views.v{current}").json()["meant_by"] == "views"
+            assert httpx.get(f"{url}/tables/views.v{current}", timeout=60).json()["meant_by"] == "views"
             plan_cut_over(pond, "views", to=2, force=True).run()
         with pytest.raises(MillpondError) as refused:
             remote.versions("other")
@@ -72,10 +72,10 @@ def test_the_list_is_that_of_the_command_line(pond: Path, serve: Any) -> None:
 def test_a_name_that_cant_be_read_doesnt_hide_the_others(pond: Path, serve: Any) -> None:
     (pond / "versions/broken.json").write_text("{")
     with serve(pond) as (url, _):
-        every = httpx.get(f"{url}/aggregates").raise_for_status().json()
+        every = httpx.get(f"{url}/aggregates", timeout=60).raise_for_status().json()
         assert [v["version"] for v in every["versions"]] == [1, 2]
         assert [(u["table"], u["error"]["condition"]) for u in every["unread"]] == [("broken", "CORRUPT_FILE")]
-        answer = httpx.get(f"{url}/aggregates/broken")
+        answer = httpx.get(f"{url}/aggregates/broken", timeout=60)
         assert answer.json()["error"]["condition"] == "CORRUPT_FILE"
         assert answer.status_code == 500
 
@@ -87,8 +87,10 @@ def test_a_token_shows_the_versions_of_its_tables(pond: Path, serve: Any, tmp_pa
         shown = {}
         for name, token in tokens.items():
             headers = {"authorization": f"Bearer {token}"}
-            every = httpx.get(f"{url}/aggregates", headers=headers).raise_for_status().json()
+            every = httpx.get(f"{url}/aggregates", headers=headers, timeout=60).raise_for_status().json()
             shown[name] = [v["version"] for v in every["versions"]]
-            assert httpx.get(f"{url}/aggregates/views", headers=headers).status_code == (200 if name in ("name", "all") else 403)
+            assert httpx.get(f"{url}/aggregates/views", headers=headers, timeout=60).status_code == (
+                200 if name in ("name", "all") else 403
+            )
         assert shown == {"name": [1], "second": [2], "all": [1, 2], "other": []}
-        assert httpx.get(f"{url}/aggregates").status_code == 401
+        assert httpx.get(f"{url}/aggregates", timeout=60).status_code == 401

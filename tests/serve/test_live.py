@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import millpond
 from millpond.errors import MillpondError
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 
 @pytest.fixture(params=a_few(["1", "2"], 1), ids=["one process", "two workers"])
@@ -24,10 +24,8 @@ def live(request: pytest.FixtureRequest, serve: Any, tmp_path: Path) -> Iterator
     job = WrittenCheckpoint(tmp_path / "job")
     _commit(job, a=1, b=1)
     with serve(job.path, "--workers", request.param, "--history", f"{_table(job)}=1000") as (address, _):
-        for _ in range(600):
-            if httpx.get(f"{address}/tables/{_table(job)}/rows").status_code == 200:
-                break
-            time.sleep(0.05)
+        rows = f"{address}/tables/{_table(job)}/rows"
+        wait_until(lambda: httpx.get(rows, timeout=60).status_code == 200, "the table")
         yield job, address
 
 
@@ -125,12 +123,12 @@ def test_a_stream_of_events_goes_on_where_it_was(live: tuple[WrittenCheckpoint, 
 def test_an_etag_ends_with_its_batch(live: tuple[WrittenCheckpoint, str]) -> None:
     job, address = live
     for path in (f"/tables/{_table(job)}/rows", f"/tables/{_table(job)}/rows?k=a"):
-        before = httpx.get(address + path)
+        before = httpx.get(address + path, timeout=60)
         known = {"if-none-match": before.headers["etag"]}
-        assert httpx.get(address + path, headers=known).status_code == 304
+        assert httpx.get(address + path, headers=known, timeout=60).status_code == 304
         batch = _commit(job, a=before.json()["batch"] + 100)
-        httpx.get(f"{address}{path.partition('?')[0]}?_min_batch={batch}&_wait_seconds=20")
-        after = httpx.get(address + path, headers=known)
+        httpx.get(f"{address}{path.partition('?')[0]}?_min_batch={batch}&_wait_seconds=20", timeout=60)
+        after = httpx.get(address + path, headers=known, timeout=60)
         assert (after.status_code, after.json()["batch"]) == (200, batch)
         assert after.headers["etag"] != before.headers["etag"]
 
@@ -139,11 +137,11 @@ def test_earlier_batches_are_read_where_history_is_kept(live: tuple[WrittenCheck
     job, address = live
     path = f"{address}/tables/{_table(job)}/rows?k=z"
     batches = [_commit(job, z=number) for number in range(3)]
-    httpx.get(f"{path}&_min_batch={batches[-1]}&_wait_seconds=20")
+    httpx.get(f"{path}&_min_batch={batches[-1]}&_wait_seconds=20", timeout=60)
     for number, batch in enumerate(batches):
-        answer = httpx.get(f"{path}&_batch={batch}").json()
+        answer = httpx.get(f"{path}&_batch={batch}", timeout=60).json()
         assert (answer["batch"], answer["rows"]) == (batch, [{"k": "z", "v": number}])
-    assert httpx.get(f"{path}&_batch={batches[-1] + 1}").json()["error"]["condition"] == "NOT_UP_TO_BOUND"
+    assert httpx.get(f"{path}&_batch={batches[-1] + 1}", timeout=60).json()["error"]["condition"] == "NOT_UP_TO_BOUND"
 
 
 def test_pages_are_of_one_batch_while_the_job_goes_on(live: tuple[WrittenCheckpoint, str]) -> None:
@@ -155,7 +153,7 @@ def test_pages_are_of_one_batch_while_the_job_goes_on(live: tuple[WrittenCheckpo
         rows, expected = list(page), len(table.scan())
         while page.more:
             newer = _commit(job, **{f"p{n:02}": n + 1000 for n in range(20)})
-            httpx.get(f"{address}/tables/{_table(job)}/rows?k=a&_min_batch={newer}&_wait_seconds=20")
+            httpx.get(f"{address}/tables/{_table(job)}/rows?k=a&_min_batch={newer}&_wait_seconds=20", timeout=60)
             page = table.scan(limit=5, token=page.token)
             rows += page
         assert {row.batch for row in rows} == {batch}
@@ -167,17 +165,15 @@ def test_sigterm_ends_streams_too(serve: Any, tmp_path: Path) -> None:
     job = WrittenCheckpoint(tmp_path / "job")
     _commit(job, a=1)
     with serve(job.path, "--history", "job.aggregate_0=10") as (address, server):
-        for _ in range(600):
-            if httpx.get(f"{address}/readyz").status_code == 200:
-                break
-            time.sleep(0.05)
+        wait_until(lambda: httpx.get(f"{address}/readyz", timeout=60).status_code == 200, "a server that is ready")
         url = f"{address}/tables/job.aggregate_0/changes"
         with httpx.stream("GET", url, headers={"accept": "text/event-stream"}, timeout=30) as stream:
-            next(stream.iter_lines())
-            began = time.monotonic()
+            lines = stream.iter_lines()
+            next(lines)
             server.terminate()
-            assert server.wait(20) == 0
-            assert time.monotonic() - began < 8
+            for _ in lines:  # a server that cuts the connection after its time to drain is an error here
+                pass
+            assert server.wait(60) == 0
 
 
 def test_versions_and_where_an_event_is(serve: Any, tmp_path: Path) -> None:
@@ -187,10 +183,7 @@ def test_versions_and_where_an_event_is(serve: Any, tmp_path: Path) -> None:
         serve(job.path, "--history", "job.aggregate_0=forever") as (address, _),
         httpx.Client(base_url=address, timeout=30) as client,
     ):
-        for _ in range(600):
-            if client.get("/readyz").status_code == 200:
-                break
-            time.sleep(0.05)
+        wait_until(lambda: client.get("/readyz").status_code == 200, "a server that is ready")
         _commit(job, a=2)
         last = _commit(job, a=None, c=5)
         rows = client.get(f"/tables/job.aggregate_0/rows?_min_batch={last}&_wait_seconds=20").json()

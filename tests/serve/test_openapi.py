@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from millpond.serve.routes import ROUTES
 from millpond.settings import ServeSettings
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 SEED = int(os.environ.get("MILLPOND_SEED", "20261121"))
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -28,14 +29,12 @@ EXAMPLES = 25
 
 @pytest.fixture(scope="module")
 def api(http_door: str) -> Any:
-    for _ in range(300):
-        if httpx.get(f"{http_door}/readyz").status_code == 200:
-            break
+    wait_until(lambda: httpx.get(f"{http_door}/readyz", timeout=60).status_code == 200, "a server that is ready")
     return schemathesis.openapi.from_url(f"{http_door}/openapi.json")
 
 
 def test_the_document_has_every_route_and_no_other(api: Any, http_door: str) -> None:
-    document = httpx.get(f"{http_door}/openapi.json").json()
+    document = httpx.get(f"{http_door}/openapi.json", timeout=60).json()
     assert document["openapi"].startswith("3.1")
     documented = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
     assert documented == {(r.method, r.path) for r in ROUTES}
@@ -64,7 +63,7 @@ def test_every_answer_is_one_that_the_document_names(route: Any, api: Any, http_
             case.body = {**case.body, **({"keys": [{key: 1}]} if "keys" in case.body else {"key": {key: 1}})}
         for members in (case.query, case.body, case.body.get("bounds") if isinstance(case.body, dict) else None):
             _wait_briefly(members)
-        answer = case.call(base_url=http_door)
+        answer = case.call(base_url=http_door, timeout=60)
         answered.append(answer.status_code)
         # A bound that isn't met gives 503; this server gives it for no other reason.
         assert answer.status_code < 500 or answer.json()["error"]["condition"] == "NOT_UP_TO_BOUND", answer.text

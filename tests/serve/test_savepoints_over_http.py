@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from millpond.serve.ponds import Ponds
 from millpond.settings import ClientSettings, ServeSettings
 from millpond.wire.questions import CreateSavepoint
 from servers.serving import Serve, wait_until_ready
+from suite.waiting import wait_until
 
 
 @pytest.fixture
@@ -57,12 +57,13 @@ def condition(answer: httpx.Response) -> tuple[int, str]:
 
 def ended(client: httpx.Client, operation: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
     """What an operation has come to."""
-    deadline = time.monotonic() + 60
-    while operation["state"] == "running":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-        operation = client.get(f"/operations/{operation['operation']}", headers=headers).raise_for_status().json()
-    return operation
+    path = f"/operations/{operation['operation']}"
+
+    def answer() -> dict[str, Any] | None:
+        found: dict[str, Any] = client.get(path, headers=headers).raise_for_status().json()
+        return found if found["state"] != "running" else None
+
+    return wait_until(answer, "the end of the operation")
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one process", "two doors"])
@@ -190,7 +191,7 @@ def slow(pond: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Operatio
     copy = create.copy_file
 
     def wait_and_copy(*args: Any, **options: Any) -> Any:
-        assert go.wait(60)
+        assert go.wait(600)
         return copy(*args, **options)
 
     monkeypatch.setattr(create, "copy_file", wait_and_copy)
@@ -198,15 +199,12 @@ def slow(pond: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Operatio
         operations = Operations(Ponds({"pond": opened}), ServeSettings(max_operations=2, kept_operations=3), None)
         yield operations, go
         go.set()
-        operations.close(30)
+        operations.close(60)
 
 
 def wait(operations: Operations, identity: str) -> str:
-    deadline = time.monotonic() + 60
-    while (answer := operations.operation(identity)).state == "running":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return answer.state
+    wait_until(lambda: operations.operation(identity).state != "running", "the end of the operation")
+    return operations.operation(identity).state
 
 
 def refused(call: Callable[[], Any]) -> str:
@@ -225,8 +223,7 @@ def test_operations_are_bounded_and_forgotten(slow: tuple[Operations, threading.
     assert refused(lambda: create("two", "counts")) == "TOO_MANY_OPERATIONS"  # of the same job
     second = create("three", "windows")
     assert refused(lambda: create("four", "windows")) == "TOO_MANY_OPERATIONS"  # and of all
-    while operations.savepoints().incomplete != ["one", "three"]:
-        time.sleep(0.01)
+    wait_until(lambda: operations.savepoints().incomplete == ["one", "three"], "both savepoints to begin")
     go.set()
     assert [wait(operations, identity) for identity in (first, second)] == ["done", "done"]
     later = [create(name, "counts") for name in ("a",)]
@@ -248,8 +245,7 @@ def test_doors_of_one_server_count_together(slow: tuple[Operations, threading.Ev
         begun = doors[0].create(CreateSavepoint(name="one", job="counts")).operation
         assert refused(lambda: doors[1].create(CreateSavepoint(name="two", job="counts"))) == "TOO_MANY_OPERATIONS"
         other = doors[1].create(CreateSavepoint(name="two", job="windows")).operation
-        while not (pond / "savepoints/one/claim.json").exists():
-            time.sleep(0.01)
+        wait_until((pond / "savepoints/one/claim.json").exists, "the savepoint to begin")
         assert refused(lambda: doors[1].verify("one")) == "SAVEPOINT_INCOMPLETE"
         go.set()
         assert [wait(doors[0], begun), wait(doors[1], other)] == ["done", "done"]
@@ -259,11 +255,10 @@ def test_doors_of_one_server_count_together(slow: tuple[Operations, threading.Ev
 def test_a_server_that_ends_leaves_nothing_half_done(slow: tuple[Operations, threading.Event], pond: Path) -> None:
     operations, go = slow
     begun = operations.create(CreateSavepoint(name="one", job="counts")).operation
-    while not (pond / "savepoints/one/claim.json").exists():
-        time.sleep(0.01)
-    closing = threading.Thread(target=operations.close, args=(30,))
+    wait_until((pond / "savepoints/one/claim.json").exists, "the savepoint to begin")
+    closing = threading.Thread(target=operations.close, args=(60,))
     closing.start()
-    time.sleep(0.1)
+    wait_until(operations._ending.is_set, "the end to begin")
     go.set()
     closing.join()
     answer = operations.operation(begun)

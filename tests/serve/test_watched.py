@@ -31,6 +31,7 @@ from millpond.tables.pond import Pond
 from servers.serving import Serve, serving, wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
 from spark_files.seen_pond import ODD, PARTITIONS, Seen, make_pond, write_samples
+from suite.waiting import wait_until
 
 ROUTES = (
     "/jobs",
@@ -51,7 +52,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 def watched(seen: Seen, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     with (
         serving(seen.place, "--no-samples", home=tmp_path_factory.mktemp("home")) as (url, _),
-        httpx.Client(base_url=url) as client,
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         wait_until_ready(client)
         yield client
@@ -62,7 +63,7 @@ def watching(home: Path, config: Path | None = None, **places: Path) -> Iterator
     """What a server of these ponds says, without its door."""
 
     def opened(name: str) -> Pond:
-        return millpond.open(places[name], replica_dir=home, wait_seconds=10)
+        return millpond.open(places[name], replica_dir=home, wait_seconds=60)
 
     with open_ponds(places, opened) as ponds:
         yield Watched(ponds, config)
@@ -257,7 +258,7 @@ def test_only_a_token_for_metrics_opens_them(serve: Serve, seen: Seen, tmp_path:
     ]
     tokens = tmp_path / "readers.json"
     tokens.write_text(json.dumps({"format": 1, "readers": readers}))
-    with serve(seen.place, "--no-samples", "--tokens", str(tokens)) as (url, _), httpx.Client(base_url=url) as client:
+    with serve(seen.place, "--no-samples", "--tokens", str(tokens)) as (url, _), httpx.Client(base_url=url, timeout=60) as client:
         wait_until_ready(client)
         for path in ROUTES:
             assert error_of(client.get(path)) == "TOKEN_NEEDED"
@@ -274,7 +275,7 @@ def test_a_token_opens_keys_only_of_jobs_all_of_whose_tables_it_opens(serve: Ser
     with (
         _unknown_jobs(seen.place),
         serve(seen.place, "--no-samples", "--tokens", tokens) as (url, _),
-        httpx.Client(base_url=url) as client,
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         wait_for_batch(client, seen)
         for path in ("hot-keys", "advice"):
@@ -296,7 +297,7 @@ def test_of_several_ponds_too(serve: Serve, seen: Seen, tmp_path: Path) -> None:
     tokens = _readers(tmp_path, all=["*"], shop=["shop/*"], short=["page_views"])
     with (
         serve(f"web={seen.place}", f"shop={other.place}", "--no-samples", "--tokens", tokens) as (url, _),
-        httpx.Client(base_url=url) as client,
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         wait_for_batch(client, seen, "web%2Fpage_views")
         wait_for_batch(client, other, "shop%2Fpage_views")
@@ -357,13 +358,13 @@ def _unknown_jobs(place: Path) -> Iterator[None]:
 
 def wait_for_batch(client: httpx.Client, seen: Seen, table: str = "page_views") -> None:
     """Return when the server has the newest batch of that pond."""
-    deadline = time.monotonic() + 60
-    while True:
+    newest = seen.checkpoint.next_batch - 1
+
+    def is_there() -> bool:
         answer = client.get(f"/tables/{table}", headers=_bearer("all"))
-        if answer.status_code == 200 and answer.json()["batch"] == seen.checkpoint.next_batch - 1:
-            return
-        assert time.monotonic() < deadline, answer.text
-        time.sleep(0.02)
+        return answer.status_code == 200 and answer.json()["batch"] == newest
+
+    wait_until(is_there, f"batch {newest} of {table}")
 
 
 def _bearer(token: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ import pytest
 
 from millpond.serve.waiting import waits
 from millpond.serve.waiting.waits import Watch
+from suite.waiting import wait_until_async
 
 
 class Numbers:
@@ -63,16 +64,15 @@ def test_a_watch_goes_on_while_somebody_waits_however_long_a_look_takes(monkeypa
 
     async def run() -> None:
         watch = Watch(source)
-        await watch.beyond(0, 5)
+        await watch.beyond(0, 60)
         assert (watch.count, watch.batch) == (1, 0)
         await watch.beyond(1, 0.5)
         assert (watch.count, watch.batch) == (1, 0), "nothing has happened"
         source.batch = 1
-        await watch.beyond(1, 5)
+        await watch.beyond(1, 60)
         assert (watch.count, watch.batch) == (2, 1)
         assert len(source.threads) == 1
-        while watch.is_used:  # nobody waits any more
-            await asyncio.sleep(0.01)
+        await wait_until_async(lambda: not watch.is_used, "nobody who waits")
         assert watch.batch is None
 
     asyncio.run(run())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millpond.serve.access.tokens import digest
+from serve.console.conftest import go_live
 from servers.chromium import obstacles
 from servers.ports import free_port
 from servers.serving import serving
@@ -98,10 +99,9 @@ def test_a_server_that_went_and_came_back(seen: Seen, open_page: OpenPage, tmp_p
     history = ("--history", "page_views=1000", "--no-samples")
     with serving(seen.place, *history, "--port", port, home=home) as (url, _):
         jobs = open_page(url, expected=gone)
-        live = open_page(f"{url}/#/tables/page_views/live", expected=gone)
-        live.wait_for_selector("text=No change has come yet.")
+        live = open_page(url, expected=gone)
+        go_live(live, "page_views")
         jobs.get_by_role("cell", name="page_views").wait_for()
-        live.wait_for_timeout(500)
         seen.batch("/")
         live.wait_for_selector("text=1 changes so far")
     for page in (jobs, live):

@@ -91,7 +91,7 @@ def test_nothing_else_can_be_had_there(name: str, client: httpx.Client) -> None:
 def test_the_page_needs_no_token_and_what_it_asks_does(serve: Serve, types_pond: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "readers.json"
     tokens.write_text('{"format": 1, "readers": []}')
-    with serve(types_pond, "--tokens", str(tokens)) as (url, _), httpx.Client(base_url=url, headers=BROWSER) as client:
+    with serve(types_pond, "--tokens", str(tokens)) as (url, _), httpx.Client(base_url=url, headers=BROWSER, timeout=60) as client:
         assert client.get("/").content == PAGE.content
         assert client.get("/console/main.js").status_code == 200
         for path in ("/jobs", "/tables", "/alerts", "/savepoints", "/jobs/long/samples"):
@@ -105,11 +105,11 @@ def test_the_page_needs_no_token_and_what_it_asks_does(serve: Serve, types_pond:
 def test_a_server_without_console_shows_none(serve: Serve, types_pond: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "readers.json"
     tokens.write_text('{"format": 1, "readers": []}')
-    with serve(types_pond, "--no-console") as (url, _), httpx.Client(base_url=url, headers=BROWSER) as client:
+    with serve(types_pond, "--no-console") as (url, _), httpx.Client(base_url=url, headers=BROWSER, timeout=60) as client:
         assert client.get("/").json()["routes"]
         assert client.get("/console/main.js").status_code == 404
     with (
         serve(types_pond, "--no-console", "--tokens", str(tokens)) as (url, _),
-        httpx.Client(base_url=url, headers=BROWSER) as client,
+        httpx.Client(base_url=url, headers=BROWSER, timeout=60) as client,
     ):
         assert client.get("/").json()["error"]["condition"] == "TOKEN_NEEDED"

@@ -16,6 +16,7 @@ import pytest
 
 from millpond.catalogue import create_job
 from millpond.operate.sample_log import read_samples
+from serve.console.conftest import go_live
 from servers.chromium import obstacles
 from servers.serving import serving
 from spark_files.checkpoint import WrittenCheckpoint
@@ -122,7 +123,7 @@ def _seconds(value: float | None) -> str:
 
 
 def test_state_by_partition_and_hot_keys(console: str, open_page: OpenPage) -> None:
-    with httpx.Client(base_url=console) as client:
+    with httpx.Client(base_url=console, timeout=60) as client:
         (operator,) = client.get("/jobs/page_views/partitions").json()["operators"]
     page = open_page(f"{console}/#/jobs/page_views")
     cells = page.locator(".heat .cell")
@@ -206,7 +207,7 @@ def test_a_table_that_isnt_there_is_named(console: str, open_page: OpenPage) -> 
 
 
 def test_a_rows_history_is_a_time_line(seen: Seen, console: str, open_page: OpenPage) -> None:
-    with httpx.Client(base_url=console) as client:
+    with httpx.Client(base_url=console, timeout=60) as client:
         versions = client.get("/tables/page_views/versions?page=/").json()["versions"]
     assert len(versions) >= 6
     page = open_page(f"{console}/#/tables/page_views/key?key=%7B%22page%22%3A%22%2F%22%7D")
@@ -220,7 +221,7 @@ def test_whether_an_event_is_in(seen: Seen, console: str, open_page: OpenPage) -
     page = open_page(f"{console}/#/tables/page_views/key?key=%7B%22page%22%3A%22%2F%22%7D", expected=("400",))
     page.get_by_label("Offset in Kafka").fill("views:0:17")
     page.get_by_role("button", name="Look").click()
-    with httpx.Client(base_url=console) as client:
+    with httpx.Client(base_url=console, timeout=60) as client:
         found = client.post("/tables/page_views/event", json={"offset": "views:0:17", "key": {"page": "/"}}).json()
     words = found["reason"] if "reason" in found else found["error"]["message"]
     page.get_by_text(words).first.wait_for()
@@ -242,9 +243,8 @@ def test_another_key_is_typed(seen: Seen, console: str, open_page: OpenPage) -> 
 
 
 def test_changes_come_as_they_are_committed(seen: Seen, console: str, open_page: OpenPage) -> None:
-    page = open_page(f"{console}/#/tables/page_views/live")
-    page.wait_for_selector("text=No change has come yet.")
-    page.wait_for_timeout(500)
+    page = open_page(console)
+    go_live(page, "page_views")
     seen.batch("/", ODD[0], "/new")
     page.wait_for_selector("text=3 changes so far")
     rows = {row.split("\t")[0]: row.split("\t")[1:] for row in page.locator("tbody tr").all_inner_texts()}
@@ -267,6 +267,7 @@ def test_a_statement_is_completed_and_answered(seen: Seen, console: str, open_pa
     area.click()
     page.keyboard.type("SELECT hi")
     offers = page.get_by_role("listbox", name="Completions")
+    offers.get_by_role("option").first.wait_for()
     assert offers.get_by_role("option").all_inner_texts() == ["hits\ncolumn of page_views"]
     page.keyboard.press("Enter")
     page.keyboard.type(", page FROM pag")

@@ -13,6 +13,7 @@ import pytest
 from millpond.serve.access.tokens import add_token, remove_token
 from servers.ports import free_port
 from servers.serving import serving, wait_until_ready, write_certificate
+from suite.waiting import wait_until
 
 pytest.importorskip("duckdb")
 pa = pytest.importorskip("pyarrow")
@@ -94,17 +95,18 @@ def test_tokens_open_their_tables(types_pond: Path, door_home: Path, tmp_path: P
             reading = client.do_get(ticket_of(client, SLOW, bearer(tokens["some"])), bearer(tokens["some"]))
             reading.read_chunk()
             remove_token(file, "some")
-            time.sleep(1)
+
+            def refusal(token: str) -> str:
+                try:
+                    ticket_of(client, "SELECT 1", bearer(token))
+                except (flight.FlightUnauthenticatedError, flight.FlightUnavailableError) as error:
+                    return str(error)
+                return ""
+
+            assert "TOKEN_NEEDED" in wait_until(lambda: refusal(tokens["some"]), "the end of the token that was removed")
             with pytest.raises(flight.FlightUnauthenticatedError, match="TOKEN_NEEDED"):
                 reading.read_all()
-            with pytest.raises(flight.FlightUnauthenticatedError, match="TOKEN_NEEDED"):
-                ticket_of(client, "SELECT 1", bearer(tokens["some"]))
-            errors = []
-            for _ in range(60):
-                with pytest.raises((flight.FlightUnauthenticatedError, flight.FlightUnavailableError)) as wrong:
-                    ticket_of(client, "SELECT 1", bearer("wrong"))
-                errors.append(str(wrong.value))
-            assert "TOO_MANY_REQUESTS" in errors[-1]
+            wait_until(lambda: "TOO_MANY_REQUESTS" in refusal("wrong"), "the refusal of more guesses")
             assert ticket_of(client, "SELECT 1", bearer(tokens["all"]))
 
 
@@ -126,7 +128,7 @@ def test_tls_and_two_processes(types_pond: Path, door_home: Path, tmp_path: Path
                 with flight.connect(f"grpc+tls://127.0.0.1:{port}", tls_root_certs=roots, generic_options=[("a", 1)]) as other:
                     assert other.do_get(ticket).read_all().to_pylist() == [{"a": 7}]
         with flight.connect(f"grpc://127.0.0.1:{port}") as plain, pytest.raises(flight.FlightError):
-            plain.do_get(ticket, flight.FlightCallOptions(timeout=2)).read_all()
+            plain.do_get(ticket, flight.FlightCallOptions(timeout=60)).read_all()
 
 
 def test_a_server_without_sql_says_so(types_pond: Path, door_home: Path) -> None:
@@ -164,6 +166,6 @@ def test_sigterm_lets_answers_end_and_then_ends_those_that_dont(types_pond: Path
                 server.terminate()
                 time.sleep(0.5)
                 assert len(first) + len(reading.read_all()) == 90_000
-                waiting.join(30)
+                waiting.join(60)
             assert errors
         assert server.wait(30) == 0

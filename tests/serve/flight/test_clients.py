@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import threading
-import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +20,7 @@ from servers.ports import free_port
 from servers.serving import serving, wait_until_ready
 from sql.statements import Statements, texts_of
 from suite.sizes import examples
+from suite.waiting import wait_until
 
 pytest.importorskip("duckdb")
 pa = pytest.importorskip("pyarrow")
@@ -259,14 +260,28 @@ def test_a_statement_reads_the_batch_that_is_asked(port: int, pond: Any) -> None
         assert ask(apart, "SELECT count(*) AS n FROM long, (SELECT 1 FROM date) x").num_rows == 1
 
 
+@contextlib.contextmanager
+def cancelling(cursor: Any) -> Iterator[None]:
+    """Whatever runs meanwhile is cancelled, however late it begins."""
+    ended = threading.Event()
+
+    def cancel() -> None:
+        while not ended.wait(0.5):
+            cursor.adbc_cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_a_cancelled_statement_gives_its_process_back(connection: Any) -> None:
     for _ in range(2):
-        with connection.cursor() as cursor:
-            timer = threading.Timer(0.5, cursor.adbc_cancel)
-            timer.start()
-            with pytest.raises(dbapi.Error, match="CANCELLED"):
-                cursor.execute(ENDLESS)
-            timer.join()
+        with connection.cursor() as cursor, cancelling(cursor), pytest.raises(dbapi.Error, match="CANCELLED"):
+            cursor.execute(ENDLESS)
         assert ask(connection, "SELECT 1 AS a").to_pylist() == [{"a": 1}]  # there is one process
 
 
@@ -288,14 +303,14 @@ def test_a_flight_is_cancelled_by_its_information(port: int, connection: Any) ->
 
         taking = threading.Thread(target=take)
         taking.start()
-        body, deadline = plain("CancelFlightInfoRequest", info=info.serialize()), time.monotonic() + 20
-        status = 3
-        while status != 1 and time.monotonic() < deadline:
+        body = plain("CancelFlightInfoRequest", info=info.serialize())
+
+        def is_cancelled() -> bool:
             (result,) = client.do_action(flight.Action("CancelFlightInfo", body))
-            status = parse("CancelFlightInfoResult", result.body.to_pybytes()).status
-            time.sleep(0.05)
-        taking.join(20)
-        assert status == 1
+            return parse("CancelFlightInfoResult", result.body.to_pybytes()).status == 1
+
+        wait_until(is_cancelled, "the end of the flight")
+        taking.join()
         assert "cancelled" in str(found[0])
         (result,) = client.do_action(flight.Action("CancelFlightInfo", body))
         assert parse("CancelFlightInfoResult", result.body.to_pybytes()).status == 3  # there is nothing to cancel

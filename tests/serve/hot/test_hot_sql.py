@@ -17,7 +17,9 @@ import httpx
 import pytest
 
 from servers.serving import serving, wait_until_ready
+from servers.sockets import is_read
 from suite.sizes import IS_LONG
+from suite.waiting import wait_until
 
 pytest.importorskip("duckdb")
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -37,7 +39,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         places.append(folder / Path(name).name.split("-")[0])
         shutil.copytree(source, places[-1], copy_function=shutil.copy)
     first, *others = map(str, places)
-    options = ("--sql-processes", "1", "--max-seconds", "8", "--max-body-bytes", "100000")
+    options = ("--sql-processes", "1", "--max-seconds", "300", "--max-body-bytes", "100000")
     with serving(first, *others, *options, home=folder / "home") as (address, _):
         with httpx.Client(base_url=address, timeout=60) as client:
             wait_until_ready(client)
@@ -151,6 +153,7 @@ def test_a_lookup_waits_for_no_process(client: httpx.Client, url: str) -> None:
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=60) as other:
         other.sendall(b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(busy), busy))
+        wait_until(lambda: is_read(other), "the server to read the statement")
         time.sleep(0.5)  # the only process adds
         for _ in range(100):
             assert asked(client, body) == expected

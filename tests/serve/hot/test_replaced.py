@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from servers.ports import free_port
 from servers.serving import serving
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import IS_LONG
+from suite.waiting import wait_until
 
 pytest.importorskip("duckdb")
 psycopg = pytest.importorskip("psycopg")
@@ -89,17 +89,15 @@ def test_no_answer_or_description_is_of_columns_that_were(tmp_path: Path) -> Non
             for version in range(1, 6 if IS_LONG else 3):
                 kinds.append(draw.choice([each for each in TYPES if each != kinds[-1]]))
                 replaced(version, kinds[-1])
-                for _ in range(600):
+
+                def newest() -> int | None:
                     answer = http.post("/sql", content=body)
-                    if answer.status_code == 200 and answer.json()["rows"] and int(float(answer.json()["rows"][0]["v"])) == version:
-                        break
-                    stop.wait(0.05)
-                else:
-                    pytest.fail(answer.text)
+                    rows = answer.json()["rows"] if answer.status_code == 200 else []
+                    return int(float(rows[0]["v"])) if rows else None
+
+                wait_until(lambda version=version: newest() == version, f"version {version}")
                 stop.wait(0.3)
-            ends = time.monotonic() + 60
-            while min(counts) <= 20 and time.monotonic() < ends:  # on a busy machine, one of them begins late
-                stop.wait(0.05)
+            wait_until(lambda: min(counts) > 20, "enough answers to both")
         finally:
             stop.set()
             for each in threads:

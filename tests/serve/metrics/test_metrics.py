@@ -19,6 +19,7 @@ from millpond.schema.types import Field, atomic
 from millpond.serve.metrics.counts import Meter
 from servers.serving import wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -98,7 +99,7 @@ def test_a_journal_that_cant_be_flushed_is_counted(serve: Any, tmp_path: Path, o
     checkpoint.plan([((60_000_000 * minute,), minute) for minute in range(5)], snapshot=False)
     checkpoint.commit()
     expire(0)
-    with millpond.open(checkpoint.path, replica_dir=tmp_path / "home", wait_seconds=10):
+    with millpond.open(checkpoint.path, replica_dir=tmp_path / "home", wait_seconds=60):
         pass
     (mark,) = tmp_path.glob("home/replicas/*/closed.json")
     mark.unlink()
@@ -106,11 +107,9 @@ def test_a_journal_that_cant_be_flushed_is_counted(serve: Any, tmp_path: Path, o
     expire(1)
     with serve(checkpoint.path, *options) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
         wait_until_ready(client)
-        deadline = time.monotonic() + 60
         # With several processes, the follower's counts arrive some time after the first answers.
-        while not _samples(client).get(("millpond_journal_errors_total", frozenset({("job", "ck")}))):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        errors = ("millpond_journal_errors_total", frozenset({("job", "ck")}))
+        wait_until(lambda: _samples(client).get(errors), "the error of the journal")
 
 
 def test_counts_of_several_processes_add_up_and_outlive_them(tmp_path: Path) -> None:
@@ -154,15 +153,14 @@ def test_what_a_process_holds_goes_with_it_and_what_it_used_stays(tmp_path: Path
 
 
 def test_a_scrape_tells_of_all_processes_what_they_are_and_hold(serve: Any, types_pond: Path) -> None:
-    with serve(types_pond, "--workers", "2") as (address, _), httpx.Client(base_url=address) as client:
+    with serve(types_pond, "--workers", "2") as (address, _), httpx.Client(base_url=address, timeout=60) as client:
         wait_until_ready(client)
-        deadline = time.monotonic() + 30
-        while True:
+
+        def all_facts() -> dict[str, str] | None:
             facts = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
-            if float(facts["process_resident_memory_bytes"]) > 3 * (30 << 20):
-                break  # two doors and the follower
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+            return facts if float(facts["process_resident_memory_bytes"]) > 3 * (30 << 20) else None
+
+        facts = wait_until(all_facts, "the memory of two doors and the follower")
         assert float(facts["millpond_connections"]) >= 1
         assert float(facts["millpond_streams"]) == float(facts["millpond_waits"]) == 0
         assert float(facts["process_cpu_seconds_total"]) > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +19,7 @@ from millpond.serve.process.server import check_otlp
 from oracles.ends import condition_of
 from servers.serving import serving, wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 # Metrics that go on while a test looks.
 MOVING = ("process_", "millpond_age", "millpond_behind", "millpond_event_lag", "millpond_request", "millpond_connections")
@@ -27,17 +27,19 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 
 
 class Collector:
-    """Keeps what it is sent; answers with `status`, after `pause_seconds`."""
+    """Keeps what it is sent; answers with `status`, or while it hangs only in the end."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[dict[str, str], ExportMetricsServiceRequest]] = []
-        self.status, self.pause_seconds = 200, 0.0
+        self.status, self.hangs, self.hanging, self.ends = 200, False, 0, threading.Event()
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["content-length"]))
-                time.sleep(collector.pause_seconds)
+                if collector.hangs:
+                    collector.hanging += 1
+                    collector.ends.wait(600)
                 if collector.status == 200 and self.path == "/v1/metrics":
                     if self.headers.get("content-encoding") == "gzip":
                         data = gzip.decompress(data)
@@ -88,6 +90,7 @@ def collector() -> Iterator[Collector]:
     try:
         yield made
     finally:
+        made.ends.set()
         made.server.shutdown()
         made.server.server_close()
         thread.join()
@@ -102,11 +105,19 @@ def job(tmp_path: Path) -> WrittenCheckpoint:
     return checkpoint
 
 
-def wait_for(collector: Collector, more: int, seconds: float = 30) -> None:
-    wanted, deadline = len(collector.requests) + more, time.monotonic() + seconds
-    while len(collector.requests) < wanted:
-        assert time.monotonic() < deadline, "nothing was pushed"
-        time.sleep(0.01)
+def wait_for(collector: Collector, more: int) -> None:
+    wanted = len(collector.requests) + more
+    wait_until(lambda: len(collector.requests) >= wanted, f"{more} more pushes")
+
+
+def shown_by(client: httpx.Client) -> dict[Series, float]:
+    """What /metrics has."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
@@ -118,25 +129,17 @@ def test_a_collector_gets_what_metrics_shows(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.name=pond")
     with collector() as made, serving(job.path, "--otlp", made.url, "--workers", str(workers), home=tmp_path / "home") as (url, _):
-        with httpx.Client(base_url=url) as client:
+        with httpx.Client(base_url=url, timeout=60) as client:
             wait_until_ready(client)
             for _ in range(7):
                 client.get("/tables/ck.aggregate_0/rows?k=a")
             client.get("/tables/nothing/rows?k=a")
-            time.sleep(1.2)  # processes write their counts for each other once a second
-            wait_for(made, 2)
-            shown = {
-                (sample.name, frozenset(sample.labels.items())): sample.value
-                for family in text_string_to_metric_families(client.get("/metrics").text)
-                for sample in family.samples
-                if not sample.name.endswith("_created")
-            }
-            pushed = made.series()
             requests = ("millpond_requests_total", frozenset({("door", "http"), ("route", "rows"), ("status", "200")}))
-            deadline = time.monotonic() + 20
-            while made.series().get(requests) != 7:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_for(made, 1)
+            # Processes write their counts for each other once a second.
+            wait_until(lambda: made.series().get(requests) == 7 == shown_by(client).get(requests), "the counts of all processes")
+            wait_for(made, 2)
+            shown, pushed = shown_by(client), made.series()
         headers, request = made.requests[-1]
         resource = {each.key: each.value.string_value for each in request.resource_metrics[0].resource.attributes}
     assert (headers["authorization"], headers["content-encoding"]) == ("secret", "gzip")
@@ -159,24 +162,18 @@ def test_a_collector_that_fails_hangs_or_comes_late_keeps_nobody_from_reading(
         with (
             log.open("wb") as stderr,
             serving(job.path, "--otlp", made.url, home=tmp_path / "home", stderr=stderr) as (url, process),
-            httpx.Client(base_url=url) as client,
+            httpx.Client(base_url=url, timeout=60) as client,
         ):
             wait_until_ready(client)
-            deadline = time.monotonic() + 20
-            while "otlp.failed" not in log.read_text():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: "otlp.failed" in log.read_text(), "a push that fails")
             assert "TARGET_UNAVAILABLE" in log.read_text()
             assert client.get("/tables/ck.aggregate_0/rows?k=a").json()["rows"][0]["v"] == 2
             made.status = 200
             wait_for(made, 1)
-            made.pause_seconds = 30
-            time.sleep(0.3)
-            began = time.monotonic()
+            made.hangs = True
+            wait_until(lambda: made.hanging, "a push that hangs")
             process.terminate()
-            assert process.wait(20) == 0
-            assert time.monotonic() - began < 20
-        made.pause_seconds = 0
+            assert process.wait(60) == 0  # it would hang for longer
 
 
 @pytest.mark.parametrize("address", ["collector:4318", "http://", "http://c:1/?a=1", "ftp://c"])

@@ -19,6 +19,7 @@ from millpond.serve.metrics.counts import Meter
 from servers.ports import free_port
 from servers.serving import wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -44,10 +45,12 @@ def pond(tmp_path: Path) -> Path:
 def test_what_is_measured(serve: Any, pond: Path, options: tuple[str, ...]) -> None:
     with serve(pond, *options) as (url, _), httpx.Client(base_url=url, timeout=30) as client:
         wait_until_ready(client)
-        deadline = time.monotonic() + 30
-        while ("millpond_job_batch", frozenset({("job", "b")})) not in (found := scraped(client)):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+
+        def measured() -> Found | None:
+            found = scraped(client)
+            return found if ("millpond_job_batch", frozenset({("job", "b")})) in found else None
+
+        found = wait_until(measured, "the first measurement")
         for _ in range(4):  # connections of several processes
             with httpx.Client(base_url=url, timeout=30) as other:
                 found |= scraped(other)
@@ -90,11 +93,8 @@ def test_reads_are_counted_by_job(serve: Any, pond: Path, options: tuple[str, ..
             )
             assert client.request(method, path, json=body).status_code == status, path
             asked[job] += status == 200 and path != table
-        deadline, counts = time.monotonic() + 30, dict[str, float]()
-        while counts != asked and time.monotonic() < deadline:  # other processes write their counts once a second
-            time.sleep(0.1)
-            counts = _reads(client)
-        assert counts == asked
+        # Other processes write their counts once a second.
+        wait_until(lambda: _reads(client) == asked, f"{asked} as the numbers of reads")
         assert scraped(client)["millpond_read_seconds_sum", frozenset({("job", "a")})] > 0
 
 
@@ -171,10 +171,8 @@ def test_reads_by_every_door_are_counted_by_job(serve: Any, pond: Path) -> None:
 
         for _ in range(80):
             name = ask_something()
-            deadline = time.monotonic() + 10
-            while (seen := _reads(client)) != asked and time.monotonic() < deadline:  # the end of a call comes after its answer
-                time.sleep(0.02)
-            assert seen == asked, name
+            # The end of a call comes after its answer.
+            wait_until(lambda: _reads(client) == asked, f"{asked} as the numbers of reads, after {name}")
 
 
 def _reads(client: httpx.Client) -> dict[str, float]:

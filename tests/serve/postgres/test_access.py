@@ -8,7 +8,6 @@ import random
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from millpond.serve.access.verifier import make_verifier, parse_verifier
 from millpond.serve.postgres.scram import Scram, ScramFailed
 from servers.ports import free_port
 from servers.serving import serving, wait_until_ready, write_certificate
+from suite.waiting import wait_until, wait_until_async
 
 pytest.importorskip("duckdb")
 psycopg = pytest.importorskip("psycopg")
@@ -87,9 +87,7 @@ def test_a_description_shows_no_table_that_another_reader_asked_for(types_pond: 
         assert every.pgconn.prepare(b"q", text, [20]).error_message == b""
         remove_token(file, "all")
         add_token(file, "all", tables=["pri*"])
-        deadline = time.monotonic() + 20
-        while every.pgconn.exec_(b"SELECT 1").error_message == b"" and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: every.pgconn.exec_(b"SELECT 1").error_message, "the end of the token that was removed")
         with (tmp_path / "trace").open("w") as trace:
             every.pgconn.trace(trace.fileno())
             every.pgconn.exec_prepared(b"q", [b"1"])
@@ -98,9 +96,8 @@ def test_a_description_shows_no_table_that_another_reader_asked_for(types_pond: 
 
 
 def ask_on(connection: Any) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        connection.execute("SELECT 1 FROM long LIMIT 1")
+    """Ask until there is an error."""
+    wait_until(lambda: connection.execute("SELECT 1 FROM long LIMIT 1") and None, "an error")
 
 
 def test_too_many_wrong_tokens_of_an_address_are_refused(types_pond: Path, door_home: Path, tmp_path: Path) -> None:
@@ -138,7 +135,13 @@ def test_tls_and_a_token_without_a_verifier(types_pond: Path, door_home: Path, t
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             psycopg.connect(address(port, "all", "wrong", **safe))
         for _ in range(2):
-            with psycopg.connect(address(port, "all", token, **safe), autocommit=True) as client:
+            there = address(port, "all", token, **safe)
+            # A moment passes before the server reads the file again.
+            with wait_until(
+                lambda: psycopg.connect(there, autocommit=True),  # noqa: B023 - it is used at once
+                "the new token",
+                ignoring=(psycopg.OperationalError,),
+            ) as client:
                 assert client.pgconn.ssl_in_use
                 count = 0
                 for (number,) in client.cursor().stream("SELECT range FROM range(100000)"):
@@ -146,7 +149,6 @@ def test_tls_and_a_token_without_a_verifier(types_pond: Path, door_home: Path, t
                     count += 1
                 assert count == 100_000
             token = add_token(file, "all", tables=["*"])  # the new one has a verifier: SCRAM over TLS
-            time.sleep(0.6)
         # What comes in the clear before TLS begins isn't taken for what comes by TLS.
         with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
             plain.sendall((8).to_bytes(4) + (80_877_103).to_bytes(4) + b"Q\0\0\0\x05\0")
@@ -169,10 +171,14 @@ def test_a_request_to_cancel_reaches_the_process_of_its_statement(types_pond: Pa
                     seen.add(other.info.backend_pid)
                     running = asyncio.ensure_future(other.execute("SELECT count(*) FROM range(100000000000)"))
                     await asyncio.sleep(0.2)
-                    for _ in range(3):
-                        await other.cancel_safe(timeout=10)
-                    with pytest.raises(psycopg.errors.QueryCanceled):
-                        await asyncio.wait_for(running, 20)
+
+                    async def is_over() -> bool:
+                        await other.cancel_safe(timeout=60)
+                        return running.done()  # noqa: B023 - it is used at once
+
+                    await wait_until_async(is_over, "the end of the statement")
+                    with pytest.raises(psycopg.errors.QueryCanceled, match="due to user request"):
+                        await running
             return seen
 
         assert len(asyncio.run(ask())) == 2

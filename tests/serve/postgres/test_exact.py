@@ -111,10 +111,10 @@ def test_a_binary_number_keeps_all_its_digits(count: int) -> None:
     "data", [numeric([1], 30_000, 0), numeric([1], 0, 60_000), numeric([1] * 5000, 0, 0), numeric([10_000], 0, 0)]
 )
 def test_a_binary_number_that_claims_too_much_is_refused_at_once(data: bytes) -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     with pytest.raises(PgError):
         read_values([data], [1], [NUMERIC])
-    assert time.monotonic() - began < 5
+    assert time.thread_time() - began < 5
 
 
 # ---------------------------------------------------------------- what is left behind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,12 @@ import millpond
 from millpond.cli import main
 from servers.serving import wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 
 def _metrics(client: httpx.Client) -> dict[str, float]:
     lines = (line for line in client.get("/metrics").text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-
-
-def _wait(what: Any, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.long), "2"])
@@ -44,8 +37,8 @@ def test_every_job_has_savepoints_and_an_archive(serve: Any, tmp_path: Path, wor
                 job.commit()
             made = 'millpond_savepoints_made_total{job="two/job"}'
             before = _metrics(client).get(made, 0.0)
-            _wait(lambda before=before, made=made: _metrics(client).get(made, 0.0) > before)
-        _wait(lambda: _metrics(client).get('millpond_archived_batches_total{job="one/job"}', 0) >= 4)
+            wait_until(lambda before=before, made=made: _metrics(client).get(made, 0.0) > before, "one more savepoint")
+        wait_until(lambda: _metrics(client).get('millpond_archived_batches_total{job="one/job"}', 0) >= 4, "archived batches")
         found = _metrics(client)
         assert found["millpond_backups_failing"] == found['millpond_savepoint_errors_total{job="one/job"}'] == 0
     for name, job in jobs.items():
@@ -76,8 +69,8 @@ def test_what_fails_is_seen_and_the_rest_goes_on(serve: Any, tmp_path: Path) -> 
     options = ("--savepoint-every", "1s", "--archive", str(tmp_path / "archive"))
     with serve(str(job.path), *options) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
         wait_until_ready(client)
-        _wait(lambda: _metrics(client)["millpond_backups_failing"] == 1)
-        _wait(lambda: _metrics(client).get('millpond_savepoints_made_total{job="job"}', 0) == 1)
+        wait_until(lambda: _metrics(client)["millpond_backups_failing"] == 1, "a backup that fails")
+        wait_until(lambda: _metrics(client).get('millpond_savepoints_made_total{job="job"}', 0) == 1, "a savepoint")
         assert _metrics(client)['millpond_archive_errors_total{job="job"}'] >= 1
     assert sorted(path for path in archive.rglob("*") if path.is_file()) == before
 

@@ -7,7 +7,6 @@ the snapshot of one partition until the test lets it go, so the build waits in t
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from servers.proxy import proxy
 from servers.s3 import BUCKET, moto_server, upload, use
 from servers.serving import wait_until_ready
 from suite.sizes import a_few
+from suite.waiting import stays, wait_until
 
 PARTITIONS = 2
 ONCE = ClientSettings(tries=1)
@@ -73,12 +73,12 @@ def cell(copy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
     def before(method: str, path: str) -> None:
         if method == "GET" and path.partition("?")[0].endswith("/state/0/1/12.snapshot"):
-            released.wait(60)
+            released.wait(600)
 
     with proxy(server) as (url, faults):
         faults.before = before
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        monkeypatch.setenv("MILLPOND_REQUEST_SECONDS", "60")
+        monkeypatch.setenv("MILLPOND_REQUEST_SECONDS", "600")
         yield Held(place, copy.last, released.set)
         released.set()
 
@@ -91,18 +91,11 @@ def key_of(row: dict[str, Any]) -> dict[str, Any]:
     return {"page": row["page"]}
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_python_says_how_far_the_build_is_and_then_answers(cell: Held, rows: list[dict[str, Any]], tmp_path: Path) -> None:
     with millpond.open(cell.place, replica_dir=tmp_path / "home", wait_seconds=0) as pond:
         try:
             (job,) = pond.jobs()
-            wait_until(lambda: pond.statistics()[job]["partitions_done"] == 1)
+            wait_until(lambda: pond.statistics()[job]["partitions_done"] == 1, "the partition that everybody gets")
             table = pond["counts"]
             questions: tuple[Callable[[], Any], ...] = (
                 table.scan,
@@ -123,7 +116,7 @@ def test_python_says_how_far_the_build_is_and_then_answers(cell: Held, rows: lis
             assert not pond.ready(60)[0]
         finally:
             cell.let_go()
-        pond.catch_up(30)
+        pond.catch_up(60)
         assert sorted((dict(row) for row in table.scan()), key=by_page) == rows
         for ask in questions:
             ask()
@@ -156,7 +149,7 @@ def test_a_server_says_how_far_the_build_is_and_then_answers(
 
             # Other processes give the progress that the builder last wrote, some moments ago.
             known = {"partitions_done": 1} if workers == 1 else {"partitions": PARTITIONS}
-            wait_until(lambda: known.items() <= progress().items())
+            wait_until(lambda: known.items() <= progress().items(), "the progress of the build")
             asked: tuple[Callable[[], httpx.Response], ...] = (
                 lambda: client.get(f"{table}/rows"),
                 lambda: client.get(f"{table}/rows", params={"page": "/"}),
@@ -199,14 +192,17 @@ def test_keys_of_a_job_stay_shut_until_its_tables_are_known(cell: Held, serve: A
     whole = add_token(tokens, "whole", tables=["*"], metrics=True)
     some = add_token(tokens, "some", tables=["counts-hdfs.*"], metrics=True)
     none = add_token(tokens, "none", tables=["other"], metrics=True)
-    with serve(cell.place, "--tokens", str(tokens), "--no-samples") as (address, _), httpx.Client(base_url=address) as client:
+    with (
+        serve(cell.place, "--tokens", str(tokens), "--no-samples") as (address, _),
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
 
         def asked(token: str) -> tuple[int, str]:
             answer = client.get("/jobs/counts-hdfs/hot-keys", headers={"authorization": f"Bearer {token}"})
             return answer.status_code, answer.json().get("error", {}).get("condition", "")
 
         try:
-            wait_until(lambda: asked(some) == (503, "REPLICA_BUILDING"))
+            wait_until(lambda: asked(some) == (503, "REPLICA_BUILDING"), "a build that has begun")
             assert asked(none) == (503, "REPLICA_BUILDING")
             assert asked(whole) == (200, "")
         finally:
@@ -218,16 +214,15 @@ def test_keys_of_a_job_stay_shut_until_its_tables_are_known(cell: Held, serve: A
 @pytest.mark.long
 def test_who_waits_for_the_same_look_takes_no_turn_of_others(cell: Held, serve: Any) -> None:
     with (
-        serve(cell.place, "--max-large-answers", "2", "--no-samples") as (address, _),
-        httpx.Client(base_url=address, timeout=20) as client,
+        serve(cell.place, "--max-large-answers", "2", "--no-samples", "--max-seconds", "300") as (address, _),
+        httpx.Client(base_url=address, timeout=60) as client,
         ThreadPoolExecutor(6) as readers,
     ):
         try:
             # The doctor waits for the file that nobody gets.
-            asked = [readers.submit(httpx.get, f"{address}/jobs/counts-hdfs/advice", timeout=90) for _ in range(6)]
-            for _ in range(20):
-                assert client.get("/jobs/counts-hdfs/hot-keys").status_code == 200
-                time.sleep(0.05)
+            asked = [readers.submit(httpx.get, f"{address}/jobs/counts-hdfs/advice", timeout=300) for _ in range(6)]
+            wait_until(lambda: client.get("/jobs/counts-hdfs/hot-keys").status_code == 200, "the hot keys")
+            stays(lambda: client.get("/jobs/counts-hdfs/hot-keys").status_code == 200, "others get their turn", seconds=1)
             assert not any(each.done() for each in asked)
         finally:
             cell.let_go()
@@ -237,7 +232,7 @@ def test_who_waits_for_the_same_look_takes_no_turn_of_others(cell: Held, serve: 
 
 
 def test_a_client_with_patience_gets_its_answer_when_the_build_is_done(cell: Held, rows: list[dict[str, Any]], serve: Any) -> None:
-    patient = ClientSettings(tries=200, first_pause_seconds=0.02, last_pause_seconds=0.05)
+    patient = ClientSettings(tries=100_000, first_pause_seconds=0.02, last_pause_seconds=0.05)
     with serve(cell.place) as (address, _), millpond.connect(address, settings=patient) as client:
         waiting = threading.Timer(1.0, cell.let_go)
         waiting.start()
@@ -259,7 +254,8 @@ def test_a_router_says_that_its_servers_still_build(cell: Held, rows: list[dict[
         millpond.connect_shards([address], settings=RouterSettings(client=ONCE)) as pond,
     ):
         try:
-            wait_until(lambda: client.get(f"/tables/{name}/rows").json()["error"]["condition"] == "REPLICA_BUILDING")
+            rows_of_it = f"/tables/{name}/rows"
+            wait_until(lambda: client.get(rows_of_it).json()["error"]["condition"] == "REPLICA_BUILDING", "a build that has begun")
             for _ in range(2):
                 with pytest.raises(ReplicaError) as refused:
                     pond[name].count()

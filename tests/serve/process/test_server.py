@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from attack.victim import wait_for
 from millpond.errors import SetupError
 from millpond.serve.access.tokens import add_token
 from millpond.serve.process.server import address_of, open_listener
@@ -93,7 +92,7 @@ def test_sigterm_answers_what_runs_and_then_ends_well(serve: Any, types_pond: Pa
 
 
 def test_an_idle_server_ends_at_once_also_with_open_connections(serve: Any, types_pond: Path) -> None:
-    with serve(types_pond) as (address, server), httpx.Client(base_url=address) as client:
+    with serve(types_pond) as (address, server), httpx.Client(base_url=address, timeout=60) as client:
         client.get("/livez")
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0  # it gives a request that runs longer than this
@@ -137,7 +136,7 @@ def test_no_key_stands_in_the_log(types_pond: Path, tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as server:
         assert server.stdout is not None
         address = json.loads(server.stdout.readline())["url"]
-        httpx.get(f"{address}/tables/string/rows?k=secret")
+        httpx.get(f"{address}/tables/string/rows?k=secret", timeout=60)
         server.terminate()
         out, err = server.communicate(timeout=30)
     assert b"secret" not in out + err
@@ -149,7 +148,7 @@ def _millpond(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _wait_until_ready(address: str) -> None:
-    wait_until(lambda: httpx.get(f"{address}/readyz").status_code == 200, "a server that is ready")
+    wait_until(lambda: httpx.get(f"{address}/readyz", timeout=60).status_code == 200, "a server that is ready")
 
 
 def _wait_for_table(client: httpx.Client, table: str) -> None:
@@ -212,22 +211,22 @@ def test_a_hangup_has_the_file_of_options_read_again(workers: int, types_pond: P
 
         def all_answer(path: str, status: int, **headers: str) -> bool:
             """Whether all requests get an answer.  Each comes over its own connection, so most likely they reach each door."""
-            return all(httpx.get(address + path, headers=headers).status_code == status for _ in range(6 * workers))
+            return all(httpx.get(address + path, headers=headers, timeout=60).status_code == status for _ in range(6 * workers))
 
         long = f"/livez?{'a' * 150}"
         assert all_answer(long, 414)
         options.write_text(f"workers = {workers}\nmax-url-bytes = 1000\ntokens = 'readers.json'\nmax-seconds = 7\n")
         server.send_signal(signal.SIGHUP)
-        wait_for(lambda: all_answer(long, 400))
-        wait_for(lambda: all_answer("/tables", 401))
+        wait_until(lambda: all_answer(long, 400), "the new limit at each door")
+        wait_until(lambda: all_answer("/tables", 401), "the file of tokens at each door")
         assert all_answer("/tables", 200, authorization=f"Bearer {token}")
-        wait_for(lambda: log.read_text().count("config.waits") == workers)
+        wait_until(lambda: log.read_text().count("config.waits") == workers, "each door to say what must wait")
         assert "max_seconds" in log.read_text()
         for wrong in ("max-url-bytes = 'many'", "nonsense = 1", "max-url-bytes = ", "tokens = 'nowhere.json'"):
             seen = log.read_text().count("config.unreadable")
             options.write_text(f"workers = {workers}\n{wrong}\n")
             server.send_signal(signal.SIGHUP)
-            wait_for(lambda seen=seen: log.read_text().count("config.unreadable") == seen + workers)
+            wait_until(lambda seen=seen: log.read_text().count("config.unreadable") == seen + workers, "each door's error")
             assert all_answer(long, 400)
             assert all_answer("/tables", 401)
 
@@ -275,11 +274,11 @@ def test_a_killed_parent_leaves_no_folder(is_followed: bool, types_pond: Path, t
             os.kill(pid, signal.SIGKILL)
         server.wait(30)
     if not is_followed:
-        wait_for(lambda: not any(map(is_running, processes)))
+        wait_until(lambda: not any(map(is_running, processes)), "the end of its processes")
         (left,) = temporary.glob("millpond-serve-*")
         with serving(types_pond, "--workers", "2", home=tmp_path / "home", TMPDIR=str(temporary)):
             assert [folder != left for folder in temporary.glob("millpond-serve-*")] == [True]
-    wait_for(lambda: not list(temporary.glob("millpond-serve-*")))
+    wait_until(lambda: not list(temporary.glob("millpond-serve-*")), "a temporary directory without a server's folder")
 
 
 def is_running(pid: int) -> bool:

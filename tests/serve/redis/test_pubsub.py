@@ -9,7 +9,6 @@ import random
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from servers.redis_clients import redis_client
 from servers.serving import serving, wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import examples
+from suite.waiting import wait_until
 
 redis = pytest.importorskip("redis")
 TABLE = "job.aggregate_0"
@@ -88,12 +88,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 def messages(subscription: Any, count: int) -> list[tuple[str, str]]:
     """So many messages: channel and text; and no more come."""
     found: list[tuple[str, str]] = []
-    deadline = time.monotonic() + 30
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        message = subscription.get_message(ignore_subscribe_messages=True, timeout=1)
-        if message is not None:
+
+    def are_there() -> bool:
+        while len(found) < count and (message := subscription.get_message(ignore_subscribe_messages=True, timeout=1)):
             found.append((message["channel"].decode(), message["data"].decode()))
+        return len(found) == count
+
+    wait_until(are_there, f"{count} messages")
     assert subscription.get_message(ignore_subscribe_messages=True, timeout=0.2) is None
     return found
 
@@ -153,9 +154,7 @@ def test_a_get_upon_a_message_sees_at_least_that_batch(job: Job) -> None:
 
 
 def messages_one(subscription: Any) -> bytes:
-    deadline = time.monotonic() + 30
-    while (message := subscription.get_message(ignore_subscribe_messages=True, timeout=1)) is None:
-        assert time.monotonic() < deadline
+    message = wait_until(lambda: subscription.get_message(ignore_subscribe_messages=True, timeout=1), "a message")
     return bytes(message["data"])
 
 
@@ -179,7 +178,6 @@ def ask(port: int, *lines: bytes) -> Iterator[bytes]:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         for line in lines:
             connection.sendall(line + b"\r\n")
-            time.sleep(0.1)
             yield connection.recv(65536)
 
 
@@ -256,10 +254,7 @@ def test_who_doesnt_read_loses_the_connection_and_others_dont_wait(job: Job) -> 
             if round_ > 10 and client.pubsub_numpat() == 0:
                 break
         else:
-            deadline = time.monotonic() + 20
-            while client.pubsub_numpat():
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(lambda: not client.pubsub_numpat(), "the end of the connection that nobody reads")
         reader.close()
 
 
@@ -293,10 +288,15 @@ def test_tokens_open_their_tables(tmp_path: Path) -> None:
         assert [messages(each, len(expected)) for each in subscriptions[:2]] == [expected] * 2
         assert messages(subscriptions[2], 0) == []
         remove_token(file, "some")
-        with pytest.raises(redis.exceptions.RedisError):  # noqa: PT012 - it ends after a moment
-            deadline = time.monotonic() + 20
-            while time.monotonic() < deadline:
+
+        def is_over() -> bool:
+            try:
                 subscriptions[1].get_message(timeout=1)
+            except redis.exceptions.RedisError:
+                return True
+            return False
+
+        wait_until(is_over, "the end of the subscription with the token that was removed")
         assert every.ping()
         for client in (every, some, none):
             client.close()
