@@ -49,5 +49,5 @@ def catch_up(sharded: Any, whole: Any) -> int:
     """The newest batch, which all have then."""
     whole.job_reads.replica.catch_up(60)
     batch = int(whole.count().batch)
-    sharded.count(bounds=millpond.Bounds(min_batch=batch, wait_seconds=60))
+    sharded.count(bounds=millpond.Bounds(min_batch=batch, wait_seconds=30))  # the longest that a server takes
     return batch
