@@ -84,7 +84,10 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(other, ignore_errors=True)
 
 
-def test_a_job_that_is_quicker_than_a_build_needs_one_build(home: Path, tmp_path: Path) -> None:
+def test_a_job_that_is_quicker_than_a_build_needs_one_build(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="millpond")
     job = QuickJob(tmp_path / "ck", home, 40_000, seed=1)
     settings = ReplicaSettings(rebuild_batch_rows=1, retention=Retention(history_batches=None))
     job.start()
@@ -92,12 +95,14 @@ def test_a_job_that_is_quicker_than_a_build_needs_one_build(home: Path, tmp_path
         wait_until(lambda: pond.statistics()["ck"]["batches_applied"] > 0, "the end of the build")
         job.end()
         pond.catch_up(60)
-        statistics = pond.statistics()["ck"]
         rows = pond[TABLE].scan(limit=100_000)
         newest = rows.cut.position.batch
         assert newest == len(job.contents) - 1
         assert {row["k"]: row["v"] for row in rows} == job.contents[newest]
-        begun = newest - statistics["batches_applied"]
+        (begun,) = (int(line.split(" batch=")[1].split()[0]) for line in caplog.messages if line.startswith("replica.built "))
+        applied = newest - begun
+        wait_until(lambda: pond.statistics()["ck"]["batches_applied"] == applied, "the count of the last batch")
+        statistics = pond.statistics()["ck"]
         assert statistics["batches_aside"] > KEPT
         for batch in range(begun, min(begun + 20, newest) + 1):
             assert {row["k"]: row["v"] for row in pond[TABLE].at(batch=batch).scan(limit=100_000)} == job.contents[batch]
@@ -311,7 +316,7 @@ def test_why_batches_arent_put_aside_is_shown_until_they_are(
         wait_until(lambda: pond.statistics()["ck"]["aside_error"] is None, "the end of that error")
         may_begin.set()
         pond.catch_up(60)
-        assert pond.statistics()["ck"]["batches_aside"] == 1
+        wait_until(lambda: pond.statistics()["ck"]["batches_aside"] == 1, "the count of the batch, which comes after it")
         assert pond[TABLE].get(k="a")["v"] == 1
     lines = [record.getMessage().split(" ")[0] for record in caplog.records]
     assert [line for line in lines if line.startswith("aside.")] == ["aside.failed", "aside.recovered"]

@@ -57,7 +57,7 @@ def test_a_closed_pond_goes_on_where_it_was(job: WrittenCheckpoint, tmp_path: Pa
     with millpond.open(job.path, replica_dir=tmp_path / "home") as pond:
         assert read(pond) == {"a": 2, "b": 1}
         assert pond.statistics()["ck"]["bootstraps"] == 0
-        assert pond.statistics()["ck"]["batches_applied"] == 1
+        wait_until(lambda: pond.statistics()["ck"]["batches_applied"] == 1, "the count of the batch, which comes after it")
 
 
 def test_a_second_pond_attaches_and_takes_over(job: WrittenCheckpoint, tmp_path: Path) -> None:

@@ -360,7 +360,10 @@ def test_a_sink_function_gets_the_writer(totals, tmp_path):
 
 
 _STOPPED = """
+import signal
 import sys
+import threading
+import time
 import millpond
 from millpond.spark import run_until_stopped
 
@@ -369,7 +372,13 @@ spark.sparkContext.setLogLevel("OFF")
 rate = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
 job = millpond.start(rate.groupBy("value").count(), table="rate", pond=sys.argv[1], partitions=2)
 job.wait_for_batch(1, timeout_seconds=90)
-print("running", spark.sparkContext._gateway.proc.pid, flush=True)
+
+def say():  # before, a signal is Python's own or PySpark's
+    while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        time.sleep(0.01)
+    print("running", spark.sparkContext._gateway.proc.pid, flush=True)
+
+threading.Thread(target=say).start()
 run_until_stopped([job])
 print("ended", flush=True)
 """
@@ -394,7 +403,8 @@ def test_a_signal_stops_query_and_session_and_leaves_no_java(tmp_path, number):
         java = int((tmp_path / "out").read_text().split()[1])
         process.send_signal(number)
         process.send_signal(number)
-        assert process.wait(60) == 0, (tmp_path / "err").read_text()
+        wait_until(lambda: process.poll() is not None, "the end of the program after two signals", seconds=180)
+        assert process.returncode == 0, (tmp_path / "err").read_text()
         assert "ended" in (tmp_path / "out").read_text()
     finally:
         process.kill()

@@ -185,9 +185,9 @@ def test_a_replica_from_s3_equals_the_one_from_disk_at_every_batch(golden: Calla
                 assert [r.cut.position.batch for r in rows] == [batch] * len(rows)
                 found[name] = [list(r) for r in rows]
             assert found["remote"] == found["local"]
-        (statistics,) = remote.statistics().values()
-        assert statistics["bootstraps"] == 1
-        assert statistics["batches_applied"] == copy.last
+        (name,) = remote.statistics()
+        wait_until(lambda: remote.statistics()[name]["batches_applied"] == copy.last, "the count of the last batch")
+        assert remote.statistics()[name]["bootstraps"] == 1
 
 
 def test_a_snapshot_in_place_of_a_change_log_isnt_waited_for(golden: Callable[[str], Any], place: str) -> None:
