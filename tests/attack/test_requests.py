@@ -182,14 +182,15 @@ def test_a_request_that_never_comes_ends_its_connection(hasty: Victim, begin: by
     with hasty.connect() as connection, contextlib.suppress(OSError):
         connection.sendall(begin)
         connection.settimeout(0.2)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
+
+        def has_ended() -> bool:
             try:
-                if not connection.recv(65_536):
-                    return
+                return not connection.recv(65_536)
             except TimeoutError:
                 connection.sendall(drip if begin else b"")
-        pytest.fail("it is still open")
+                return False
+
+        wait_until(has_ended, "the end of the connection")
 
 
 def test_a_body_that_never_comes_is_said_to_be_too_slow(hasty: Victim) -> None:

@@ -21,6 +21,7 @@ from millpond.operate.sample import OperatorSize, Sample
 from millpond.operate.sample_log import SampleLog
 from millpond.operate.units import seconds_text, size_text
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 
 @pytest.fixture
@@ -72,12 +73,13 @@ def test_keys_on_a_terminal(pond: Path) -> None:
     with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment, close_fds=True) as process:
 
         def until(pattern: str) -> None:
-            nonlocal seen
-            deadline = time.monotonic() + 30
-            while not re.search(pattern, seen, re.DOTALL):
-                assert time.monotonic() < deadline, seen[-3000:]
+            def is_seen() -> bool:
+                nonlocal seen
                 if select.select([parent], [], [], 0.2)[0]:
                     seen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(parent, 65536).decode())
+                return bool(re.search(pattern, seen, re.DOTALL))
+
+            wait_until(is_seen, f"{pattern} on the terminal", unless=process.poll)
 
         def press(key: str, pattern: str) -> None:
             nonlocal seen
@@ -91,7 +93,7 @@ def test_keys_on_a_terminal(pond: Path) -> None:
         press("s", r"CORRUPT_FILE.*unknown")  # by state
         press("S", r"broken .*few .*many ")
         os.write(parent, b"q")
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     os.close(child)
     os.close(parent)
 

@@ -8,7 +8,6 @@ import gzip
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,9 +26,10 @@ from millpond.tables.cold.table import find_definition
 from servers.ports import free_port
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 pa = pytest.importorskip("pyarrow")
-QUICK = ClientSettings(tries=3, first_pause_seconds=0.01, last_pause_seconds=0.05, timeout_seconds=2)
+QUICK = ClientSettings(tries=3, first_pause_seconds=0.01, last_pause_seconds=0.05, timeout_seconds=60)
 
 
 class Asked(list[str]):
@@ -210,7 +210,7 @@ def test_rows_are_read_by_the_definition_that_they_were_written_by(serve: Any, t
     job.commit()
     folder = tmp_path / "job.millpond" / "tables"
     with serve(job.path) as (address, _), millpond.connect(address) as server:
-        _wait_for(lambda: "job.aggregate_0" in server)
+        wait_until(lambda: "job.aggregate_0" in server, "the table")
         table = server["job.aggregate_0"]
         assert table.get(k="7") == {"k": "7", "v": 1}
         definition = table.definition.to_json()
@@ -221,7 +221,7 @@ def test_rows_are_read_by_the_definition_that_they_were_written_by(serve: Any, t
         (tmp_path / "job.millpond" / "job.json").write_text(json.dumps({"format": 1, "job": "job", "checkpoint": str(job.path)}))
         folder.mkdir()
         (folder / "job.aggregate_0.json").write_text(json.dumps(definition))
-        _wait_for(lambda: table.get(k="7") == {"k": "7", "hits": 1})
+        wait_until(lambda: table.get(k="7") == {"k": "7", "hits": 1}, "the row by the new definition")
         assert [dict(r) for r in table.scan()] == [{"k": "7", "hits": 1}]
 
 
@@ -245,7 +245,7 @@ def test_a_servers_table_takes_bare_keys_and_shows_itself(serve: Any, tmp_path: 
     job.plan([("/x", 1), ("", 2)], snapshot=False)
     job.commit()
     with serve(job.path) as (address, _), millpond.connect(address) as server:
-        _wait_for(lambda: "job.aggregate_0" in server)
+        wait_until(lambda: "job.aggregate_0" in server, "the table")
         table = server["job.aggregate_0"]
         assert table.get("/x") == {"k": "/x", "v": 1}
         assert (table.get(""), table.count("/x"), table.scan("/x")) == ({"k": "", "v": 2}, 1, [{"k": "/x", "v": 1}])
@@ -263,12 +263,3 @@ def test_a_servers_table_takes_bare_keys_and_shows_itself(serve: Any, tmp_path: 
         )
         assert table.to_pandas("/x").to_dict("list") == {"k": ["/x"], "v": [1]}
         assert pa.table(table).num_rows == 2
-
-
-def _wait_for(holds: Any) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if holds():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it never came to that")

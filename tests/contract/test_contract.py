@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ from millpond.tables.scan.keys import KeyReader
 from millpond.wire.answers import cut_json
 from millpond.wire.rows import row_writer
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {
@@ -96,10 +96,7 @@ def server(places: dict[str, Path], home: Path) -> Iterator[str]:
         try:
             assert running.stdout is not None
             address = json.loads(running.stdout.readline())["url"]
-            deadline = time.monotonic() + 120
-            while httpx.get(f"{address}/readyz", timeout=30).status_code != 200:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(lambda: httpx.get(f"{address}/readyz", timeout=60).status_code == 200, "the server", seconds=120)
             yield address
         finally:
             running.terminate()

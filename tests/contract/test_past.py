@@ -37,6 +37,7 @@ from millpond.wire.answers import answer_json
 from millpond.wire.rows import row_writer
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few
+from suite.waiting import wait_until
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {
@@ -137,13 +138,12 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
             time.sleep(0.005)  # commit times are in milliseconds
             for job in jobs:
                 job.commit(batch)
-            _wait_for(http, batch)
+            wait_for_batch(http, batch)
 
-        _wait_for(http, 0)
+        wait_for_batch(http, 0)
         for batch in range(1, LAST + 1):
             commit(batch)
-        while httpx.get(f"{address}/tables/{EXPIRED[0]}", timeout=60).json()["batch"] < 7:
-            time.sleep(0.05)
+        wait_until(lambda: http.get(f"/tables/{EXPIRED[0]}").json()["batch"] >= 7, f"batch 7 of {EXPIRED[0]}")
         pond = opened.enter_context(millpond.open(path, replica_dir=home, follow=False, wait_seconds=30))
         client = opened.enter_context(millpond.connect(address))
         yield Asked(pond, path, home, address, client, http, commit)
@@ -152,12 +152,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
 LAST = 9
 
 
-def _wait_for(http: httpx.Client, batch: int) -> None:
-    deadline = time.monotonic() + 60
+def wait_for_batch(http: httpx.Client, batch: int) -> None:
     for table in TABLES if batch <= LAST else (FAST, SLOW):  # jobs that Spark ran have a last batch
-        while (answer := http.get(f"/tables/{table}/count?_min_batch={batch}&_wait_seconds=20")).status_code != 200:
-            assert time.monotonic() < deadline, answer.text
-            time.sleep(0.05)
+        asked = f"/tables/{table}/count?_min_batch={batch}&_wait_seconds=20"
+        wait_until(lambda asked=asked: http.get(asked).status_code == 200, f"batch {batch} of {table}")
 
 
 # ---------------------------------------------------------------- the doors

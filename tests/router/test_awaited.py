@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,8 +16,9 @@ from millpond.replica.replica import MEMORY
 from millpond.settings import ClientSettings, Retention, RouterSettings
 from servers.shard_jobs import KEYS, SHARDS, Job, catch_up
 from servers.shards import shard_servers
+from suite.waiting import wait_until, wait_until_async
 
-SETTINGS = RouterSettings(client=ClientSettings(tries=3), common_batch_seconds=5)
+SETTINGS = RouterSettings(client=ClientSettings(tries=3), common_batch_seconds=60)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_each_call_has_its_own_answer_while_others_are_cancelled(urls: list[str]
     before = len(threads())
     answered, cancelled = asyncio.run(run())
     assert (answered >= 4 * 90, cancelled > 0) == (True, True)
-    until(lambda: len(threads()) == before)
+    wait_until(lambda: len(threads()) == before, "the end of its threads")
 
 
 def test_all_that_a_waiting_pond_has_is_awaited(urls: list[str], whole: millpond.Table, job: Job) -> None:
@@ -125,9 +125,9 @@ def test_a_closed_pond_answers_nothing_and_its_threads_end(urls: list[str], whol
         pond = millpond.connect_shards_async(urls, settings=SETTINGS)
         table = pond[whole.name]
         await table.count()
-        bounds = millpond.Bounds(min_batch=10**6, wait_seconds=3)
+        bounds = millpond.Bounds(min_batch=10**6, wait_seconds=6)
         waiting = [asyncio.create_task(table.count(bounds=bounds)) for _ in range(100)]  # more than there are threads
-        await asyncio.sleep(0.5)
+        await wait_until_async(lambda: len(threads()) >= 64, "a wait in each thread")
         await pond.close()
         with pytest.raises(MillpondError) as refused:
             await table.count()
@@ -139,7 +139,7 @@ def test_a_closed_pond_answers_nothing_and_its_threads_end(urls: list[str], whol
     assert len(answers) == 100
     conditions = {each.condition if isinstance(each, MillpondError) else repr(each) for each in answers}
     assert "SERVER_UNAVAILABLE" in conditions <= {"SERVER_UNAVAILABLE", "NOT_UP_TO_BOUND"}
-    until(lambda: len(threads()) == before)
+    wait_until(lambda: len(threads()) == before, "the end of its threads")
 
 
 def test_what_is_no_address_is_refused_at_once() -> None:
@@ -147,11 +147,3 @@ def test_what_is_no_address_is_refused_at_once() -> None:
         with pytest.raises(MillpondError) as refused:
             millpond.connect_shards_async(urls)
         assert refused.value.condition == "INVALID_REQUEST"
-
-
-def until(holds: Any) -> None:
-    """Wait for it."""
-    ends = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.05)

@@ -23,7 +23,7 @@ from suite.sizes import examples
 from suite.waiting import wait_until
 
 SHARDS = ["0-2", "3-4"]
-SETTINGS = RouterSettings(client=ClientSettings(page_rows=7, tries=3), common_batch_seconds=5)
+SETTINGS = RouterSettings(client=ClientSettings(page_rows=7, tries=3), common_batch_seconds=60)
 
 
 @pytest.fixture
@@ -150,6 +150,6 @@ def test_a_late_copy_makes_no_answer_wrong_and_hides_no_change(job: Job, whole: 
             wait_until(lambda: last == newest, "the newest rows")
         finally:
             ends.set()
-            follower.join(30)
+            follower.join(60)
         assert not follower.is_alive()
         assert seen == list(map(repr, whole[name].changes(begun)))

@@ -18,7 +18,7 @@ from millpond.settings import ClientSettings, Retention, RouterSettings
 from servers.shards import ShardServer, routing, shard_servers
 from spark_files.checkpoint import WrittenCheckpoint
 
-SETTINGS = RouterSettings(client=ClientSettings(tries=3), common_batch_seconds=5)
+SETTINGS = RouterSettings(client=ClientSettings(tries=3), common_batch_seconds=60)
 STEP, MINUTE = 7, 60_000_000
 TIME = atomic("timestamp")
 WINDOW = struct_of((Field("start", TIME), Field("end", TIME)))

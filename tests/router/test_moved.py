@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from router.test_route import routing
 from servers.serving import wait_until_ready
 from servers.shards import ShardServer, shard_servers
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.waiting import wait_until
 
 KEYS = 200
 NAME = "job.aggregate_0"
@@ -55,13 +57,6 @@ def condition_of(read: Callable[[], Any]) -> str:
     return refused.value.condition
 
 
-def until(seconds: float, is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 @pytest.mark.long
 def test_no_rows_are_left_out_when_a_job_has_more_partitions_than_the_servers_name(tmp_path: Path) -> None:
     job, other = written(tmp_path / "job", 4), written(tmp_path / "other" / "job", 8, "job-2")
@@ -70,14 +65,16 @@ def test_no_rows_are_left_out_when_a_job_has_more_partitions_than_the_servers_na
         assert (table.count(), len(table.scan())) == (KEYS, KEYS)
         replace(job, other)
         conditions = set()
-        deadline = time.monotonic() + 20
-        while "SHARDS_INCOMPLETE" not in conditions:
-            assert time.monotonic() < deadline
+
+        def is_incomplete() -> bool:
             for read in (table.count, lambda: len(table.scan()), lambda: len(table.to_arrow())):
                 try:
                     assert read() == KEYS
                 except MillpondError as error:
                     conditions.add(error.condition)
+            return "SHARDS_INCOMPLETE" in conditions
+
+        wait_until(is_incomplete, "the condition SHARDS_INCOMPLETE")
 
 
 @pytest.mark.long
@@ -98,7 +95,7 @@ def test_a_replaced_job_is_read_though_a_dead_server_had_a_later_batch_of_the_ol
             except MillpondError:
                 return False
 
-        until(30, is_new)
+        wait_until(is_new, "the new job")
 
 
 def test_a_server_of_everything_takes_over_from_a_shard_that_is_gone(tmp_path: Path) -> None:
@@ -128,7 +125,7 @@ def test_other_names_of_columns_are_learnt_from_servers_that_answer(tmp_path: Pa
                 assert error.condition in ("UNKNOWN_COLUMN", "NO_COMMON_BATCH", "KEY_MISSING")
                 return False
 
-        until(30, is_new)
+        wait_until(is_new, "the new job")
         assert table.columns == ("kk", "v")
         assert condition_of(lambda: table.get(k="k1")) == "UNKNOWN_COLUMN"
         rows = table.scan()
@@ -138,12 +135,15 @@ def test_other_names_of_columns_are_learnt_from_servers_that_answer(tmp_path: Pa
 
 def test_the_bound_of_one_shard_is_refused(tmp_path: Path) -> None:
     job = written(tmp_path / "job", 4)
-    with shard_servers(job.path, ["1/2", "2/2"], tmp_path / "homes") as servers, connected(servers) as pond:
+    patient = RouterSettings(common_batch_seconds=600)
+    with (
+        shard_servers(job.path, ["1/2", "2/2"], tmp_path / "homes") as servers,
+        connected(servers, patient) as pond,
+        ThreadPoolExecutor(1) as asking,
+    ):
         table, one = pond[NAME], millpond.Bounds(shard="1/2")
-        began = time.monotonic()
         for read in (lambda: table.get(k="k1", bounds=one), lambda: table.count(bounds=one), lambda: table.scan(bounds=one)):
-            assert condition_of(read) == "INVALID_REQUEST"
-        assert time.monotonic() - began < 3
+            assert asking.submit(condition_of, read).result(60) == "INVALID_REQUEST"  # it isn't waited for
         with millpond.connect(servers[0].url) as server:
             other = millpond.Bounds(shard="2/2")
             assert all(condition_of(lambda n=n: server[NAME].get(k=f"k{n}", bounds=other)) == "OTHER_SHARD" for n in range(5))
@@ -158,7 +158,7 @@ def hung() -> Iterator[str]:
 
 def test_a_copy_that_hangs_is_left_alone_while_the_other_answers(tmp_path: Path) -> None:
     job = written(tmp_path / "job", 4)
-    settings = RouterSettings(client=ClientSettings(timeout_seconds=8, tries=2), hedge_seconds=0.2)
+    settings = RouterSettings(client=ClientSettings(timeout_seconds=60, tries=2), hedge_seconds=0.2)
     with contextlib.ExitStack() as opened:
         servers = opened.enter_context(shard_servers(job.path, ["1/1", "1/1"], tmp_path / "homes"))
         for server in servers:  # so that the map has both
@@ -184,13 +184,13 @@ def test_a_copy_that_hangs_is_left_alone_while_the_other_answers(tmp_path: Path)
                 thread.join()
             assert len(took) == 8 * 15
             # Those that were asked at first waited for the hedge; nobody for the client's timeout.
-            assert max(took) < 8
+            assert max(took) < 60
 
 
 @pytest.mark.long
 def test_a_copy_that_came_after_the_first_look_is_asked_when_the_other_one_hangs(tmp_path: Path) -> None:
     job = written(tmp_path / "job", 4)
-    settings = RouterSettings(client=ClientSettings(timeout_seconds=2, tries=2), common_batch_seconds=1)
+    settings = RouterSettings(client=ClientSettings(timeout_seconds=5, tries=2), common_batch_seconds=60)
     first, late = (ShardServer(job.path, "1/1", tmp_path / name) for name in ("first", "late"))
     with contextlib.ExitStack() as opened:
         late.start()

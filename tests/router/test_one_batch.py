@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import millpond
@@ -21,10 +22,12 @@ from millpond.errors import MillpondError
 from millpond.router.reads.table import ShardedTable
 from millpond.settings import ClientSettings, RouterSettings
 from servers.network import Weather, network
+from servers.serving import wait_until_ready
 from servers.shards import shard_servers
 from spark_files.batches import Batches
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import IS_EVERY, IS_LONG
+from suite.waiting import wait_until
 
 PARTITIONS, KEYS, ROWS = 7, 60, 25
 SECONDS = 180 if IS_EVERY else 40 if IS_LONG else 6
@@ -96,16 +99,16 @@ def check(table: ShardedTable, contents: list[dict[str, int]], draw: random.Rand
 
 
 class Asking(threading.Thread):
-    """Asks until `until`, each second question with a bound.
+    """Asks until `ended`, each second question with a bound.
 
     refused:  conditions of errors
     """
 
     def __init__(
-        self, table: ShardedTable, contents: list[dict[str, int]], seed: int, until: float, passes: Callable[[str], bool]
+        self, table: ShardedTable, contents: list[dict[str, int]], seed: int, ended: threading.Event, passes: Callable[[str], bool]
     ) -> None:
         super().__init__(daemon=True)
-        self._table, self._contents, self._draw, self._until, self._passes = table, contents, random.Random(seed), until, passes
+        self._table, self._contents, self._draw, self._ended, self._passes = table, contents, random.Random(seed), ended, passes
         self.rows = self.answers = 0
         self.refused: list[str] = []
         self.raised: BaseException | None = None
@@ -113,7 +116,7 @@ class Asking(threading.Thread):
     def run(self) -> None:
         """Question after question."""
         try:
-            while time.monotonic() < self._until:
+            while not self._ended.is_set():
                 try:
                     self.rows += check(self._table, self._contents, self._draw)
                     self.answers += 1
@@ -132,17 +135,26 @@ def ask_while(
     seconds: float,
     meanwhile: Callable[[float], None],
     passes: Callable[[str], bool],
+    least: int,
 ) -> list[Asking]:
-    """Ask in several threads for so long; raises what they raised."""
+    """Ask in several threads for so long, and until there have been `least` answers; raises what they raised."""
     # A scan's next page is only where its first one was: if that server is out of reach, it takes so long to find out.
     settings = RouterSettings(client=ClientSettings(timeout_seconds=2), common_batch_seconds=40)
     with millpond.connect_shards(urls, settings=settings) as pond:
         table = pond[f"{job.checkpoint.path.name}.aggregate_0"]
-        until = time.monotonic() + seconds
-        asking = [Asking(table, job.contents, seed, until, passes) for seed in range(threads)]
+        until, ended = time.monotonic() + seconds, threading.Event()
+        asking = [Asking(table, job.contents, seed, ended, passes) for seed in range(threads)]
         for each in asking:
             each.start()
-        meanwhile(until)
+        try:
+            meanwhile(until)
+            time.sleep(max(0.0, until - time.monotonic()))
+            wait_until(
+                lambda: any(each.raised for each in asking) or sum(each.answers for each in asking) > least,
+                f"more than {least} answers",
+            )
+        finally:
+            ended.set()
         for each in asking:
             each.join(120)
         for each in asking:
@@ -160,7 +172,8 @@ def test_each_answer_is_of_one_batch_while_batches_commit(tmp_path: Path) -> Non
     job = Committing(tmp_path / "job", 3, 0.05)
     with shard_servers(job.checkpoint.path, ["1/3", "2/3", "3/3"], tmp_path / "homes") as servers:
         job.start()
-        asked = ask_while([server.url for server in servers], job, 3, SECONDS, lambda _until: None, of_pages)
+        asked = ask_while([server.url for server in servers], job, 3, SECONDS, lambda _until: None, of_pages, 10)
+        wait_until(lambda: len(job.contents) > 10, "more than ten batches")
         job.end()
     answers, refused = sum(each.answers for each in asked), sum(len(each.refused) for each in asked)
     assert answers > 10
@@ -182,10 +195,12 @@ def test_a_killed_copy_is_replaced_by_the_other_one_without_a_refusal(tmp_path: 
                 kills.append(server.shard)
                 time.sleep(draw.random())
                 server.start()
+                with httpx.Client(base_url=server.url, timeout=60) as client:
+                    wait_until_ready(client)
                 time.sleep(1 + draw.random())  # it catches up: two copies of one shard are never down together
 
         job.start()
-        asked = ask_while([server.url for server in servers], job, 3, FAULTS_SECONDS, kill_one_after_the_other, of_pages)
+        asked = ask_while([server.url for server in servers], job, 3, FAULTS_SECONDS, kill_one_after_the_other, of_pages, 30)
         job.end()
     answers, refused = sum(each.answers for each in asked), sum(len(each.refused) for each in asked)
     assert len(kills) >= 3
@@ -216,10 +231,14 @@ def test_delays_and_cut_connections_change_no_answer(tmp_path: Path) -> None:
                     link.cut, link.stall = draw.choice([0.0, 0.01, 0.05]), draw.choice([0.0, 0.002])
                 time.sleep(draw.random() * 2)
             for link in links:
-                link.is_down, link.delay_seconds, link.cut, link.stall = False, 0.0, 0.0, 0.0
+                link.is_down, link.delay_seconds, link.cut, link.stall = False, 0.1, 0.05, 0.002
+            kinds = ("cut", "stalled", "delayed")
+            wait_until(lambda: all(sum(link.done[kind] for link in links) for kind in kinds), "each kind of fault")
+            for link in links:
+                link.delay_seconds, link.cut, link.stall = 0.0, 0.0, 0.0
 
         job.start()
-        asked = ask_while(urls, job, 3, FAULTS_SECONDS, change_the_weather, of_pages)
+        asked = ask_while(urls, job, 3, FAULTS_SECONDS, change_the_weather, of_pages, 10)
         job.end()
     answers, refused = sum(each.answers for each in asked), sum(len(each.refused) for each in asked)
     done = sum((link.done for link in links), Counter[str]())

@@ -23,7 +23,7 @@ from servers.shard_jobs import KEYS, Job, answer_or_condition, catch_up
 from servers.shards import ShardServer, routing
 from suite.sizes import examples
 
-SETTINGS = RouterSettings(client=ClientSettings(page_rows=7, tries=3), common_batch_seconds=5)
+SETTINGS = RouterSettings(client=ClientSettings(page_rows=7, tries=3), common_batch_seconds=60)
 SEED, BATCHES = 3, 12
 
 

@@ -23,7 +23,7 @@ from sql.test_pushdown import NOT_IN_SQL, ask
 from suite.sizes import a_few, examples
 
 pytest.importorskip("duckdb"), pytest.importorskip("pyarrow")
-SETTINGS = RouterSettings(client=ClientSettings(tries=3), common_batch_seconds=5)
+SETTINGS = RouterSettings(client=ClientSettings(tries=3), common_batch_seconds=60)
 TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
 ASKED_TYPES = ["long", "price", "timestamp", "binary", "double", "struct", *(t for t in TYPES if t not in NOT_IN_SQL)]
 

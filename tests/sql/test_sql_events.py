@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from servers.serving import serving, wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
 from sql.test_subscribe import CASES, TABLE, Job, Rows, counted
 from suite.sizes import a_few, examples
+from suite.waiting import wait_until
 
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
@@ -193,15 +193,13 @@ def test_streams_of_a_client_are_bounded_and_so_is_what_their_answers_take(plain
     assert answer.json()["error"]["condition"] == "TOO_MANY_STREAMS"
     for events in [*opened, small]:
         events.close()  # type: ignore[attr-defined]
-    deadline = time.monotonic() + 20
-    while True:  # what they had is free again
+
+    def begun() -> Iterator[Event]:
         events = Client(plain, wide, ["n"]).read()
-        try:
-            next(events)
-            break
-        except AssertionError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        next(events)
+        return events
+
+    events = wait_until(begun, "what they had to be free again", ignoring=(AssertionError,))
     events.close()  # type: ignore[attr-defined]
 
 

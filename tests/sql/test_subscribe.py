@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,6 +23,7 @@ from millpond.tables.sql.subscribe import SqlChanges
 from servers.serving import serving
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import examples
+from suite.waiting import wait_until
 
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
@@ -160,10 +160,8 @@ def test_both_clients_and_the_command_see_the_same(tmp_path: Path) -> None:
                 while int(found[-1].cut.position.batch) < len(job.states) - 1:
                     found.append(next(subscription))
                 check(found, job, compute, every=True)
-                last, deadline = counted(compute(job.states[-1])), time.monotonic() + 30
-                while counted(replayed(lines)) != last:
-                    assert time.monotonic() < deadline, lines
-                    time.sleep(0.05)
+                last = counted(compute(job.states[-1]))
+                wait_until(lambda: counted(replayed(lines)) == last, "the newest rows of the command", unless=watching.poll)
                 watching.terminate()
                 reading.join()
 
