@@ -70,7 +70,7 @@ def _server(answers: list[tuple[int, dict[str, str], bytes] | None]) -> Iterator
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Door) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}", asked

@@ -189,7 +189,7 @@ def plain(row: dict[str, Any], definition: TableDefinition) -> dict[str, Any]:
 # ---------------------------------------------------------------- the questions
 
 
-@pytest.mark.parametrize("every", a_few([6, 1], 1))
+@pytest.mark.parametrize("every", a_few([12, 1], 1))
 def test_a_statement_says_what_python_says(client: Any, local: dict[str, Any], every: int) -> None:
     """One question of so many is asked."""
     compared, refused, reads, tables = 0, 0, Counter[str](), set()

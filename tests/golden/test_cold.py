@@ -34,7 +34,7 @@ def rows_of(table: Any) -> list[str]:
     return sorted(map(repr, zip(*columns, strict=True)))
 
 
-@pytest.mark.parametrize(("cell", "defined"), a_few(CELLS, 12))
+@pytest.mark.parametrize(("cell", "defined"), a_few(CELLS, 8))
 def test_a_cold_read_of_each_batch_is_what_the_replica_has(
     golden: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, defined: bool
 ) -> None:

@@ -122,7 +122,7 @@ def snapshot_counts(checkpoint: Path) -> dict[str, bool]:
     return found
 
 
-@pytest.mark.parametrize("cell", a_few(ERASABLE, 8, long=40))
+@pytest.mark.parametrize("cell", a_few(ERASABLE, 5, long=40))
 def test_one_key_goes_and_all_other_rows_stay_to_the_bit(golden: Callable, tmp_path: Path, cell: str) -> None:
     """In each batch of the checkpoint, in each savepoint, and in an export."""
     checkpoint, some = golden(cell).checkpoint, random.Random(cell)
@@ -272,6 +272,7 @@ def test_nothing_of_a_key_is_left_anywhere(job: WrittenCheckpoint, tmp_path: Pat
     assert plan(tmp_path).run().data["places"][0]["files"] == []
 
 
+@pytest.mark.long
 def test_a_killed_erasure_is_run_again(job: WrittenCheckpoint, tmp_path: Path) -> None:
     """Each place has all its rows or those without the key, whole, at every step."""
     shutil.copytree(tmp_path, fresh := tmp_path.with_name(f"{tmp_path.name}-fresh"), symlinks=True)

@@ -36,7 +36,7 @@ def rows_of(checkpoint: Path, number: int) -> dict[str, dict[tuple[int, bytes], 
     return found
 
 
-@pytest.mark.parametrize("cell", a_few(CELLS, 10))
+@pytest.mark.parametrize("cell", a_few(CELLS, 6))
 def test_a_savepoint_of_any_batch_has_its_rows_and_nothing_else(golden: Callable, tmp_path: Path, cell: str) -> None:
     checkpoint = golden(cell).checkpoint
     batches = sorted(int(path.name) for path in (checkpoint / "commits").iterdir())

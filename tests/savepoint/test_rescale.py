@@ -188,6 +188,7 @@ def test_a_bare_checkpoint_is_left_alone(tmp_path: Path) -> None:
     assert plan_rescale(job.path, 3, to=tmp_path / "other").run().rows == 2
 
 
+@pytest.mark.long
 def test_in_a_bucket_one_write_names_the_new_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use(monkeypatch, moto_server())
     pond = f"s3://{BUCKET}/{tmp_path.name}/pond"
@@ -276,6 +277,7 @@ def test_a_job_in_rocksdb_is_rescaled_in_its_place(golden: Callable, tmp_path: P
             assert opened["counts"].get(**{name: row[name] for name in key}) == row
 
 
+@pytest.mark.long
 def test_a_bare_checkpoint_whose_rescale_is_killed_has_a_whole_copy_or_none(tmp_path: Path) -> None:
     job = WrittenCheckpoint(tmp_path / "ck")
     for batch in range(3):

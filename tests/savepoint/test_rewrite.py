@@ -84,7 +84,7 @@ def whole_state(place: Path, number: int) -> list[tuple[str, bytes, bytes]]:
     )
 
 
-@pytest.mark.parametrize("cell", a_few(PLACED, 8))
+@pytest.mark.parametrize("cell", a_few(PLACED, 4))
 def test_a_state_keeps_its_rows_in_every_form(golden: Callable, tmp_path: Path, cell: str) -> None:
     checkpoint = golden(cell).checkpoint
     batch = plan_savepoint(checkpoint, "one").run().manifest.batch

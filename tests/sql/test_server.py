@@ -87,7 +87,7 @@ def test_an_answer_has_rows_batch_and_reads(url: str, pond: millpond.Pond) -> No
                 server.sql("SELECT ?", [value])
             assert refused.value.condition == "WRONG_TYPE"
         with pytest.raises(MillpondError) as refused:
-            server.sql("SELECT 1 FROM long", bounds=millpond.Bounds(min_batch=10_000))
+            server.sql("SELECT 1 FROM long", bounds=millpond.Bounds(min_batch=10_000, wait_seconds=0.1))
         assert refused.value.condition == "NOT_UP_TO_BOUND"
 
     async def ask() -> list[dict[str, Any]]:

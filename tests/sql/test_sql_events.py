@@ -87,7 +87,7 @@ def take(client: Client, job: Job, compute: Any, events: Iterator[Event]) -> Non
 
 
 @pytest.mark.parametrize("history", a_few([50, 0], 1))
-@pytest.mark.parametrize(("statement", "key", "compute"), a_few(CASES, 2))
+@pytest.mark.parametrize(("statement", "key", "compute"), a_few(CASES, 1))
 def test_events_give_the_recomputation_of_each_batch_also_after_a_break(
     tmp_path: Path, statement: str, key: list[str] | None, compute: Any, history: int
 ) -> None:

@@ -41,7 +41,13 @@ def pond(tmp_path: Path) -> Path:
     return tmp_path / "pond"
 
 
-@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "workers"])
+OPTIONS = [
+    pytest.param((), id="one process", marks=pytest.mark.long),
+    pytest.param(("--workers", "2"), id="workers"),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 def test_what_is_measured(serve: Any, pond: Path, options: tuple[str, ...]) -> None:
     with serve(pond, *options) as (url, _), httpx.Client(base_url=url, timeout=30) as client:
         wait_until_ready(client)
@@ -70,7 +76,7 @@ def test_what_is_measured(serve: Any, pond: Path, options: tuple[str, ...]) -> N
     assert found["millpond_state_partitions", operator] == 3
 
 
-@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "workers"])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_reads_are_counted_by_job(serve: Any, pond: Path, options: tuple[str, ...]) -> None:
     """By every route that reads rows; those that wait, find nothing of that name, or are refused don't count."""
     draw, asked = random.Random(7), {"a": 0, "b": 0}

@@ -127,7 +127,7 @@ def test_python_says_how_far_the_build_is_and_then_answers(cell: Held, rows: lis
 
 @pytest.mark.parametrize(
     ("name", "workers"),
-    a_few([("counts", 1), ("counts", 2), ("counts-hdfs.aggregate_0", 2), ("counts-hdfs.aggregate_0", 1)], 2),
+    a_few([("counts", 1), ("counts", 2), ("counts-hdfs.aggregate_0", 2), ("counts-hdfs.aggregate_0", 1)], 1),
     ids=["defined-1", "defined-2", "undefined-2", "undefined-1"],
 )
 def test_a_server_says_how_far_the_build_is_and_then_answers(

@@ -19,7 +19,7 @@ from millpond.catalogue import open_jobs
 from millpond.cli import main
 from millpond.errors import MillpondError, ReplicaError, RequestError
 from millpond.tables.buckets.answer import Total
-from suite.sizes import examples
+from suite.sizes import IS_LONG, examples
 
 BEGIN = dt.datetime(2026, 3, 6, 22, 0, tzinfo=dt.UTC)
 SCHEMA = "at timestamp, page string, bytes long, host string"
@@ -207,14 +207,14 @@ def test_totals_and_series_are_those_of_all_events_of_their_span(spark, tmp_path
             series = views.series(page="/a", step="1 day")
             assert [r["bucket_start"] for r in series] == sorted(r["bucket_start"] for r in series)
             assert all(r["bucket_start"].astimezone(ZoneInfo(zone)).hour == 0 for r in series)
-            for row in series:
+            for row in series if IS_LONG else series[::3]:
                 assert plain(row) == of_span(spark, rows, "/a", row.since, row.until)
             assert sum(r["hits"] for r in series) == whole["hits"]
             months = views.series(page="/a", step="1 month")
             assert sum(r["hits"] for r in months) == whole["hits"]
             hours = views.series(page="/b", step="1 hour", since=end - dt.timedelta(days=2), until=end)
             assert {u.resolution for u in hours.used} == {"1 hour"}
-            for row in hours:
+            for row in hours if IS_LONG else hours[::12]:
                 assert plain(row) == of_span(spark, rows, "/b", row.since, row.until)
             with pytest.raises(ReplicaError) as error:
                 views.series(page="/a", step="1 minute", since=BEGIN - dt.timedelta(days=3), until=end)

@@ -38,7 +38,7 @@ def in_part(bucket: Bucket, part: dict[str, Any]) -> bool:
     return (begin is None or begin.timestamp() <= start) and (end is None or start < end.timestamp())
 
 
-@pytest.mark.parametrize(("form", "dedupe", "chosen"), a_few(CASES, 1, 6))
+@pytest.mark.parametrize(("form", "dedupe", "chosen"), a_few(CASES, 0, 7))
 def test_corrected_files_repair_the_buckets_of_a_part(spark, tmp_path: Path, form: str, dedupe: bool, chosen: str) -> None:
     draw = random.Random(f"{form} {dedupe} {chosen}")
     number = examples(16, fewest=6)

@@ -104,6 +104,7 @@ def test_a_job_is_rescaled_and_goes_on(spark: SparkSession, folder: Path) -> Non
         assert not list(checkpoint.parent.glob("take-over*"))
 
 
+@pytest.mark.long
 def test_a_job_in_rocksdb_is_rescaled_and_goes_on(spark: SparkSession, folder: Path) -> None:
     """From two to five partitions, and to one."""
     checkpoint = folder / "pond/jobs" / TABLE / "checkpoint"

@@ -26,7 +26,7 @@ from suite.sizes import a_few
 CELLS_OF_NOW = [cell for cell in CELLS if "/" not in cell or cell.startswith("spark-4.3")]
 TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
 VALUES = sorted(p.name for p in (GOLDEN / "values" / "jobs").iterdir())
-KEPT = a_few([(cell, place) for n, cell in enumerate(CELLS_OF_NOW) for place in (("lmdb", "memory")[n % 2],)], 16)
+KEPT = a_few([(cell, place) for n, cell in enumerate(CELLS_OF_NOW) for place in (("lmdb", "memory")[n % 2],)], 9)
 
 
 @pytest.mark.parametrize(("cell", "kept_in"), KEPT)

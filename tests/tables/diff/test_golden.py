@@ -75,7 +75,7 @@ def check(found: TableDiff, old: Table, new: Table) -> None:
     assert not kinds
 
 
-@pytest.mark.parametrize(("cell", "defined"), a_few([*((cell, False) for cell in CELLS), *DEFINED], 8))
+@pytest.mark.parametrize(("cell", "defined"), a_few([*((cell, False) for cell in CELLS), *DEFINED], 5))
 def test_a_diff_of_two_batches_is_the_difference_of_what_was_shown(
     golden: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, defined: bool
 ) -> None:

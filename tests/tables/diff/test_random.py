@@ -127,7 +127,7 @@ def _turned(random: Random, value: Any) -> Any:
 
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("how", ["copies", "shares", "shares that go"])
-@pytest.mark.parametrize("kind", a_few(KEYS, 3))
+@pytest.mark.parametrize("kind", a_few(KEYS, 2))
 def test_a_table_in_parts_is_compared_like_one_without(tmp_path: Path, kind: str, how: str) -> None:
     twins = Twins(tmp_path, kind, 7, copies() if how == "copies" else shares(), shares_go=how == "shares that go")
     for _ in range(5):
