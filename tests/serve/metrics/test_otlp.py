@@ -110,13 +110,12 @@ def still_of(shown: dict[Series, Any]) -> set[Series]:
     return {series for series in shown if not series[0].startswith(MOVING)}
 
 
-def alike(shown: dict[Series, Any], pushed: dict[Series, Any]) -> tuple[dict[Series, Any], dict[Series, Any]] | None:
-    """Both, if the collector has what /metrics shows."""
+def is_alike(shown: dict[Series, Any], pushed: dict[Series, Any]) -> bool:
+    """Whether the collector has what /metrics shows."""
     # /metrics counts the request for itself, and that of the route `metrics` only after the push.
     here, there = ({series for series in found if not dict(series[1]).get("route")} for found in (shown, pushed))
     still = still_of(shown)
-    is_same = here == there and {series: pushed.get(series) for series in still} == {series: shown[series] for series in still}
-    return (shown, pushed) if is_same else None
+    return here == there and {series: pushed.get(series) for series in still} == {series: shown[series] for series in still}
 
 
 def wait_for(collector: Collector, more: int) -> None:
@@ -154,7 +153,8 @@ def test_a_collector_gets_what_metrics_shows(
             wait_until(lambda: made.series().get(requests) == 7 == shown_by(client).get(requests), "the counts of all processes")
             wait_for(made, 2)
             # A process that was asked just now may not have the newest series of the others.
-            shown, pushed = wait_until(lambda: alike(shown_by(client), made.series()), "the same series here and there")
+            wait_until(lambda: is_alike(shown_by(client), made.series()), "the same series here and there")
+            shown = shown_by(client)
         headers, request = made.requests[-1]
         resource = {each.key: each.value.string_value for each in request.resource_metrics[0].resource.attributes}
     assert (headers["authorization"], headers["content-encoding"]) == ("secret", "gzip")
