@@ -81,6 +81,7 @@ def test_pipelined_requests_are_answered_in_order_by_whatever_way(attacked: Atta
         assert statuses == [*(expected[request] for request in asked), 200]
 
 
+@pytest.mark.long
 def test_a_large_answer_that_is_read_slowly_comes_whole(attacked: Attacked) -> None:
     victim = attacked("--send-seconds", "4", "--keep-alive-seconds", "5")
     with httpx.Client(base_url=victim.address, timeout=60) as client:

@@ -197,6 +197,7 @@ def test_output_that_cant_be_written_is_an_error_of_its_own(words: list[str], ty
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closed", a_few(["<&-", ">&-", "2>&-", "<&- >&- 2>&-"], 1))
 def test_a_stream_that_is_closed_is_no_other_file(closed: str, types_pond: Path, tmp_path: Path) -> None:
     """Otherwise the next file opened gets the closed stream's number, and the output of that stream goes into it."""
@@ -249,6 +250,7 @@ def test_a_folder_that_holds_nothing_is_named(run: Run, tmp_path: Path) -> None:
     assert error_of(run("get", "long", "k=1", folder=tmp_path / "nothing")) == "NO_CHECKPOINT"
 
 
+@pytest.mark.long
 def test_a_replica_folder_that_cant_be_written_is_named(run: Run, tmp_path: Path) -> None:
     # A pond of one job: with many, each waits for its own follower.
     pond, file = tmp_path / "pond", tmp_path / "file"

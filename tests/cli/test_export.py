@@ -215,6 +215,7 @@ def test_a_shell_completes_commands_tables_and_columns(types_pond: Path, line: s
     ]
 
 
+@pytest.mark.long
 def test_the_line_of_the_manual_makes_bash_complete(types_pond: Path) -> None:
     """A real bash loads the script as the manual says, and its function fills COMPREPLY."""
     command = Path(sys.executable).with_name("millpond")

@@ -146,6 +146,7 @@ def test_of_several_at_once_one_has_it(folder: Storage) -> None:
             let_run_out(folder)
 
 
+@pytest.mark.long
 def test_a_lease_that_is_renewed_doesnt_run_out_and_one_that_isnt_does(folder: Storage) -> None:
     lease = take_lease(folder, "the job views", settings=SETTINGS)
     if folder.local_path(NAME) is not None:

@@ -84,6 +84,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(other, ignore_errors=True)
 
 
+@pytest.mark.long
 def test_a_job_that_is_quicker_than_a_build_needs_one_build(home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="millpond")
     job = QuickJob(tmp_path / "ck", home, 40_000, seed=1)

@@ -370,6 +370,7 @@ def test_history_that_is_asked_for_later_begins_where_the_replica_is(job: Writte
         assert values(table.at(batch=0).scan()) == {"a": 1, "b": 1}
 
 
+@pytest.mark.long
 def test_whoever_names_what_is_kept_is_told_where_another_process_decides(
     job: WrittenCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -120,6 +120,7 @@ def test_all_that_a_waiting_pond_has_is_awaited(urls: list[str], whole: millpond
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_a_closed_pond_answers_nothing_and_its_threads_end(urls: list[str], whole: millpond.Table) -> None:
     async def run() -> list[BaseException | int]:
         pond = millpond.connect_shards_async(urls, settings=SETTINGS)

@@ -210,6 +210,7 @@ def test_a_copy_that_came_after_the_first_look_is_asked_when_the_other_one_hangs
             assert table.get(k="k3")["v"] == 3
 
 
+@pytest.mark.long
 def test_a_router_names_only_what_its_reader_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from millpond.serve.access.tokens import add_token
 

@@ -125,6 +125,7 @@ STATEMENTS = (
 )
 
 
+@pytest.mark.long
 def test_statements_over_earlier_batches(asked: Any, whole: millpond.Pond, job: Job) -> None:
     draw, newest = random.Random(6), int(whole[job.table].count().batch)
     committed = {v.batch: v.committed_ms for v in whole[job.table].history(k="each")}

@@ -110,6 +110,7 @@ def test_each_client_has_its_share_of_streams_and_waits_and_gets_it_back(urls: l
                 assert stays.fileno() >= 0
 
 
+@pytest.mark.long
 def test_requests_that_wait_for_changes_are_counted(urls: list[str], job: Job, tmp_path: Path) -> None:
     tokens, path = tmp_path / "readers.json", f"/tables/{job.table}/changes?_wait_seconds="
     greedy, modest = (add_token(tokens, name, tables=["*"]) for name in ("greedy", "modest"))

@@ -365,6 +365,7 @@ print(millpond.plan_erase(place, table, key).run().data["places"][0]["records"],
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", ["counts-hdfs", "counts-rocksdb-changelog"])
 def test_on_a_full_disk_nothing_is_half_erased(tmp_path: Path, cell: str) -> None:
     """The disk is a file system of 8 MiB, in a mount namespace of its own."""
@@ -491,6 +492,7 @@ def test_all_windows_and_all_parts_of_a_key(tmp_path: Path) -> None:
         assert 0 < len(found) < len(rows)
 
 
+@pytest.mark.long
 def test_the_archive_goes_on_in_the_same_generation(job: WrittenCheckpoint, tmp_path: Path) -> None:
     plan(tmp_path).run()
     with millpond.archive(tmp_path / "pond", tmp_path / "archive") as archiver:

@@ -271,6 +271,7 @@ def remove(target: Path) -> None:
     shutil.rmtree(f"{target}.millpond", ignore_errors=True)
 
 
+@pytest.mark.long
 def test_an_archive_from_which_batches_go_has_all_others(job: WrittenCheckpoint, tmp_path: Path) -> None:
     """Two generations; of the older one all goes, of the newer one a part.  What is killed is finished by the next run."""
     archiver, expected = Archiver(job.path, tmp_path / "archive"), {}

@@ -27,6 +27,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     return f"s3://{BUCKET}/{tmp_path.name}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", a_few(["spark-4.3/transform-state-rocksdb-changelog", "counts-hdfs"], 1))
 def test_a_savepoint_in_a_bucket(golden, bucket: str, tmp_path: Path, cell: str) -> None:
     local = golden(cell).checkpoint

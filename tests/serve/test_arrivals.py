@@ -98,6 +98,7 @@ def test_a_wait_for_nothing_ends_in_its_time(serve: Any, pond: Path, name: str) 
             assert time.monotonic() - began >= seconds
 
 
+@pytest.mark.long
 def test_the_client_waits_for_a_table(serve: Any, pond: Path) -> None:
     with serve(pond) as (address, _), millpond.connect(address) as server:
         with pytest.raises(MillpondError) as refused:

@@ -237,6 +237,7 @@ def test_a_client_that_hangs_up_in_its_body_harms_nobody(client: httpx.Client, h
 # ---------------------------------------------------------------- names
 
 
+@pytest.mark.long
 def test_names_that_look_like_controls_can_be_asked_for_by_post(serve: Any, odd_names: Any) -> None:
     with serve(odd_names) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
         wait_until_ready(client)

@@ -131,6 +131,7 @@ def test_a_client_whose_rows_arent_those_gets_all_of_them(tmp_path: Path) -> Non
         assert next(other.read())[0] == "snapshot"
 
 
+@pytest.mark.long
 def test_curl_reads_it(tmp_path: Path) -> None:
     job = Job(tmp_path / "job", seed=4)
     with serving(job.written.path, home=tmp_path / "home") as (url, _):
@@ -225,6 +226,7 @@ def test_a_token_that_is_taken_back_ends_it(tmp_path: Path) -> None:
         assert next(events, None) is None
 
 
+@pytest.mark.long
 def test_a_client_that_has_seen_no_rows_gets_all_that_came_meanwhile(tmp_path: Path) -> None:
     written = WrittenCheckpoint(tmp_path / "job")
     written.plan([("a", 1)], snapshot=True)

@@ -123,6 +123,7 @@ def test_an_address_where_nobody_listens(job: UploadedCheckpoint, place: str, mo
     assert "AWS_ENDPOINT_URL" in caught.value.hint
 
 
+@pytest.mark.long
 def test_requests_and_bytes_are_those_that_the_network_saw(job: UploadedCheckpoint, place: str, faults: Faults) -> None:
     chance, storage = random.Random(5), open_storage(place)
     read = written = 0
@@ -238,6 +239,7 @@ def test_a_state_file_that_appears_late_is_waited_for(job: UploadedCheckpoint, p
         assert statistics(pond)["bootstraps"] == 1
 
 
+@pytest.mark.long
 def test_a_state_file_that_never_appears_ends_in_one_build_from_a_snapshot(
     job: UploadedCheckpoint, pond: millpond.Pond, faults: Faults
 ) -> None:
@@ -264,6 +266,7 @@ def test_a_commit_that_listings_dont_show_yet_is_found_by_its_name(
     assert statistics(pond)["bootstraps"] == 1
 
 
+@pytest.mark.long
 def test_a_replica_that_is_built_from_listings_that_lag_goes_on_to_what_they_dont_show(
     job: UploadedCheckpoint, place: str, faults: Faults
 ) -> None:

@@ -113,6 +113,7 @@ def test_what_a_replica_lags_is_told_by_its_follower(job: UploadedCheckpoint, pl
         assert (row["v"], row.batch, row.lag.behind_batches) == (1, 1, 0)
 
 
+@pytest.mark.long
 def test_a_reader_that_nobody_follows_for_looks_itself_now_and_then(
     job: UploadedCheckpoint, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 IS_LONG = bool(os.environ.get("MILLPOND_LONG"))
 IS_EVERY = bool(os.environ.get("MILLPOND_EVERY"))
-_FEWER = 8
+_FEWER = 4
 
 
 def a_few(cases: Iterable[Any], keep: int, long: int | None = None) -> list[Any]:
@@ -33,5 +33,5 @@ def _spread(count: int, wanted: int) -> set[int]:
 
 
 def examples(count: int, fewest: int = 10) -> int:
-    """How many examples a property test draws: all in `make long`, an eighth in `make test`, but `fewest` at least."""
+    """How many examples a property test draws: all in `make long`, a quarter in `make test`, but `fewest` at least."""
     return count if IS_LONG else max(fewest, count // _FEWER)

@@ -71,6 +71,7 @@ def test_a_group_says_what_its_folders_took(tmp_path: Path) -> None:
     assert "of a budget of 0.0001: OVER" in done.stdout
 
 
+@pytest.mark.long
 def test_the_time_left_goes_by_the_pace_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import pathlib, suite.report\n"

@@ -44,6 +44,7 @@ def _let_settle() -> None:
     time.sleep(0.08)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", a_few(range(2), 1))
 def test_a_definition_is_the_files_own_however_it_was_written(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)

@@ -254,6 +254,7 @@ def test_a_replica_is_for_its_user_alone(tmp_path: Path) -> None:
             assert mode == (0o700 if path.is_dir() else 0o600), (path, oct(mode))
 
 
+@pytest.mark.long
 def test_the_command_line_takes_allowed_places(tmp_path: Path) -> None:
     elsewhere = checkpoint(tmp_path / "elsewhere/ck", 7)
     say(tmp_path / "pond", "far", str(elsewhere))

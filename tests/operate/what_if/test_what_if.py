@@ -123,6 +123,7 @@ def test_rows_by_partition_are_the_hashes_of_the_keys(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.long
 def test_a_sample_says_so_and_has_the_truth_near(tmp_path: Path) -> None:
     """Of a larger state a part is read: what it says of all is within a tenth, and the range has it."""
     draw = random.Random(5)

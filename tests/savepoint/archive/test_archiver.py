@@ -333,6 +333,7 @@ class TestBucket:
         plan_restore(f"{bucket}/archive", None, f"{bucket}/restored").run()
         assert verify_savepoint(plan_savepoint(f"{bucket}/restored", "again").run()).is_whole
 
+    @pytest.mark.long
     def test_a_bucket_that_fails_for_a_while(self, job: WrittenCheckpoint, monkeypatch, bucket: str, tmp_path: Path) -> None:
         with proxy(moto_server()) as (url, faults):
             use(monkeypatch, url)

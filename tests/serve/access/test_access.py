@@ -170,6 +170,7 @@ def test_each_client_has_a_bucket_of_its_own() -> None:
     assert access.admit({}, "c") is EVERYBODY
 
 
+@pytest.mark.long
 def test_limits_of_an_answer_hold_in_every_form(serve: Any, types_pond: Path) -> None:
     options = ("--max-rows", "2", "--max-answer-bytes", "300")
     with serve(types_pond, *options) as (address, _), httpx.Client(base_url=address, timeout=30) as client:

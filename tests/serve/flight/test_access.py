@@ -137,6 +137,7 @@ def test_tls_and_two_processes(types_pond: Path, door_home: Path, tmp_path: Path
             plain.do_get(ticket, flight.FlightCallOptions(timeout=60)).read_all()
 
 
+@pytest.mark.long
 def test_a_server_without_sql_says_so(types_pond: Path, door_home: Path) -> None:
     port = free_port()
     with serving(types_pond, "--flight-port", str(port), "--no-sql", home=door_home), connect(port) as client:

@@ -100,6 +100,7 @@ def ask_on(connection: Any) -> None:
     wait_until(lambda: connection.execute("SELECT 1 FROM long LIMIT 1") and None, "an error")
 
 
+@pytest.mark.long
 def test_too_many_wrong_tokens_of_an_address_are_refused(types_pond: Path, door_home: Path, tmp_path: Path) -> None:
     file, port = tmp_path / "readers.json", free_port()
     token = add_token(file, "all", tables=["*"])

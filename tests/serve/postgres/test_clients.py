@@ -83,6 +83,7 @@ def expected_rows(table: Any, found: Any, is_binary: bool) -> list[str]:
     return sorted(repr(list(row)) for row in zip(*columns, strict=True)) if columns else []
 
 
+@pytest.mark.long
 def test_random_statements_have_the_answers_of_the_pond(client: Any, pond: millpond.Pond) -> None:
     draw, count = random.Random(21), 0
     for name in draw.sample(pond.tables(), 8):
@@ -277,6 +278,7 @@ def test_errors_have_their_state(client: Any, text: str, state: str) -> None:
         assert client.execute("SELECT 1").fetchone() == (1,)
 
 
+@pytest.mark.long
 def test_at_reads_a_batch_and_the_batch_is_told(tmp_path: Path) -> None:
     job, port = WrittenCheckpoint(tmp_path / "job"), free_port()
     options = ("--postgres-port", str(port), "--history", f"{TABLE}=10")

@@ -231,6 +231,7 @@ def test_who_waits_for_the_same_look_takes_no_turn_of_others(cell: Held, serve: 
         assert len({each.text for each in found}) == 1
 
 
+@pytest.mark.long
 def test_a_client_with_patience_gets_its_answer_when_the_build_is_done(cell: Held, rows: list[dict[str, Any]], serve: Any) -> None:
     patient = ClientSettings(tries=100_000, first_pause_seconds=0.02, last_pause_seconds=0.05)
     with serve(cell.place) as (address, _), millpond.connect(address, settings=patient) as client:

@@ -167,6 +167,7 @@ def test_history_is_kept_of_one_ponds_table(serve: Any, tmp_path: Path) -> None:
         assert [answer.status_code for answer in answers] == [200, 410]
 
 
+@pytest.mark.long
 def test_history_of_a_job_that_has_ended_begins_with_the_server(serve: Any, tmp_path: Path) -> None:
     """The job's replica has no history, and no batch will come that could begin one."""
     place = _checkpoint(tmp_path / "one" / "job", 1)

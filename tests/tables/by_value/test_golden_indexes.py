@@ -156,6 +156,7 @@ def same(found: Any, expected: list[Any]) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_replica_that_is_behind_gets_the_indexes_of_another_meaning(golden: Callable[[str], Any], tmp_path: Path) -> None:
     copy = golden("counts-hdfs")
     copy.uncommit()

@@ -353,6 +353,7 @@ def test_a_damaged_log_of_a_source_is_told(data: bytes, condition: str, tmp_path
         assert error.condition == condition
 
 
+@pytest.mark.long
 def test_a_job_that_has_stopped_isnt_waited_for(tmp_path: Path, home: str) -> None:
     checkpoint = job(tmp_path)
     folder = create_beside(tmp_path / "ck")
