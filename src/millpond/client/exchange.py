@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from millpond.errors import CONDITIONS, PASSING, MillpondError, ReplicaError, StorageError
+from millpond.schema.prepared import ready
 from millpond.schema.values import Json, decode_json, encode_json, with_floats
 from millpond.settings import ClientSettings
 
@@ -77,7 +78,7 @@ def post(
 def read_answer(reply: Reply, kind: type[Answer]) -> Answer:
     """A good reply, numbers of rows with all their digits.  Raises NOT_A_SERVER."""
     try:
-        return msgspec.convert(decode_json(reply.body), kind)
+        return msgspec.convert(decode_json(reply.body), ready(kind))
     except ValueError as wrong:  # also a ValidationError
         raise not_a_server(f"its answer can't be read: {wrong}") from None
 

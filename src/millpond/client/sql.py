@@ -9,6 +9,7 @@ import msgspec
 
 from millpond.client.exchange import Exchange, not_a_server, post
 from millpond.errors import RequestError
+from millpond.schema.prepared import ready
 from millpond.schema.values import decode_json
 from millpond.tables.forms.arrow import pyarrow
 from millpond.tables.job.bounds import Bounds
@@ -64,8 +65,8 @@ def _read(body: bytes, *, is_plan: bool) -> SqlAnswer:
         for batch, metadata in reader.iter_batches_with_custom_metadata():
             batches.append(batch)
             last = metadata
-        cuts = msgspec.convert(decode_json((reader.schema.metadata or {})[CUTS.encode()]), list[FromCut])
-        reads = msgspec.convert(decode_json(dict(last or {})[READS.encode()]), list[SqlRead])
+        cuts = msgspec.convert(decode_json((reader.schema.metadata or {})[CUTS.encode()]), ready(list[FromCut]))
+        reads = msgspec.convert(decode_json(dict(last or {})[READS.encode()]), ready(list[SqlRead]))
     except (ValueError, KeyError, OSError) as wrong:  # without the last batch, the answer was broken off
         raise not_a_server(f"its answer can't be read: {wrong!r:.200}") from None
     table = pa.Table.from_batches(batches, schema=reader.schema).replace_schema_metadata(None)

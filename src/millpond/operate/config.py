@@ -46,6 +46,7 @@ from millpond.errors import RequestError, SetupError
 from millpond.operate.alerts import rules as alerts
 from millpond.operate.alerts.notify.channels import Channel, Mail, Webhook
 from millpond.operate.doctor.rules import rules as doctor
+from millpond.schema.prepared import ready
 from millpond.settings import parse_length
 
 _LEAST_REPEAT_SECONDS = 60
@@ -124,7 +125,7 @@ def read_config(path: Path) -> OperateConfig:
     """The file's content.  Raises FILE_MISSING, INVALID_CONFIG."""
     try:
         data = tomllib.loads(path.read_bytes().decode())
-        config = msgspec.convert(data, OperateConfig)
+        config = msgspec.convert(data, ready(OperateConfig))
     except FileNotFoundError:
         raise SetupError("FILE_MISSING", f"There is no file {path}.", hint="Give a TOML file with --config.") from None
     except (OSError, ValueError) as wrong:

@@ -22,6 +22,7 @@ import msgspec
 from millpond.catalogue import JOB, JobFolder, find_job
 from millpond.errors import MillpondError, RequestError
 from millpond.operate.sample import Sample
+from millpond.schema.prepared import ready
 from millpond.settings import FileBounds, SampleSettings, home
 from millpond.storage import Storage, open_storage
 
@@ -157,7 +158,7 @@ def _read(storage: Storage, name: str) -> list[Sample]:
 def _samples(data: bytes) -> Iterator[Sample]:
     for line in data.splitlines():
         try:
-            yield msgspec.json.decode(line, type=Sample)
+            yield msgspec.json.decode(line, type=ready(Sample))
         except msgspec.MsgspecError:
             continue
 

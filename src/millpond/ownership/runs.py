@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from millpond.errors import CheckpointError
+from millpond.schema.prepared import ready
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
@@ -63,7 +64,7 @@ def read_runs(storage: Storage) -> Runs:
     if storage.stamp(NAME) is None:
         return Runs()
     try:
-        found = msgspec.json.decode(storage.read(NAME, _BOUNDS.note_bytes), type=Runs)
+        found = msgspec.json.decode(storage.read(NAME, _BOUNDS.note_bytes), type=ready(Runs))
     except (msgspec.MsgspecError, UnicodeDecodeError) as broken:
         raise _corrupt(storage, str(broken)) from broken
     if found.format != _FORMAT:

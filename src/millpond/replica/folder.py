@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, SetupError
-from millpond.schema.prepared import prepare
+from millpond.schema.prepared import prepare, ready
 from millpond.schema.shard import Shard
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds
@@ -202,7 +202,7 @@ class ReplicaPlace:
     def read_status(self) -> FollowerStatus | None:
         """The follower's last status; None if it never wrote one."""
         try:
-            return msgspec.convert(parse_json(self._files.read("status.json", _BOUNDS.note_bytes)), FollowerStatus)
+            return msgspec.convert(parse_json(self._files.read("status.json", _BOUNDS.note_bytes)), ready(FollowerStatus))
         except (CheckpointError, ValueError):  # msgspec's errors are among these
             return None
 

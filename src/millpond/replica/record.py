@@ -10,6 +10,7 @@ import msgspec
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import UnreadStore
 from millpond.checkpoint.position import Batch, Position
+from millpond.schema.prepared import ready
 from millpond.schema.shard import Shard
 from millpond.schema.store import StoreSchema, parse_store
 from millpond.storage import FileStamp
@@ -112,7 +113,7 @@ class _StoresFormat(msgspec.Struct, frozen=True):
     format: int
 
 
-_parse_format = msgspec.json.Decoder(_StoresFormat).decode
+_parse_format = msgspec.json.Decoder(ready(_StoresFormat)).decode
 
 
 class IndexRecord(msgspec.Struct, frozen=True):
@@ -197,7 +198,7 @@ def make_stores_record(
 
 encode_record = msgspec.json.Encoder().encode
 """a `ReplicaRecord` as JSON"""
-decode_record = msgspec.json.Decoder(ReplicaRecord).decode
+decode_record = msgspec.json.Decoder(ready(ReplicaRecord)).decode
 """the reverse"""
 
 
@@ -233,4 +234,4 @@ class _Written(msgspec.Struct, kw_only=True):
     shard: str = ""
 
 
-_parse_record = msgspec.json.Decoder(_Written).decode
+_parse_record = msgspec.json.Decoder(ready(_Written)).decode

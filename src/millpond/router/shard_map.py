@@ -11,6 +11,7 @@ import msgspec
 from millpond.client.exchange import Exchange, Retries, get, read_answer
 from millpond.errors import MillpondError, ReplicaError, RequestError
 from millpond.router.servers import Server, Servers
+from millpond.schema.prepared import ready
 from millpond.schema.shard import parse_shard
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.shards import ShardState
@@ -244,7 +245,7 @@ def _ask(server: Server) -> dict[str, TableShard] | MillpondError:
 def _shards() -> Exchange[dict[str, TableShard]]:
     """What a server has, by table; tables that can't be read are left out."""
     answer = read_answer((yield get("/shards")), ShardsAnswer)
-    return {table["table"]: msgspec.convert(table, TableShard) for table in answer.tables if "state" in table}
+    return {table["table"]: msgspec.convert(table, ready(TableShard)) for table in answer.tables if "state" in table}
 
 
 def _partitions(shard: str, of: int) -> frozenset[int]:

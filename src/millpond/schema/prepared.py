@@ -1,15 +1,32 @@
-"""Prepares types for msgspec while their module is imported.
+"""Prepares types for msgspec, one at a time.
 
-msgspec inspects a type at its first use, and stores the result with the type.  Two threads that do
-so at once crash the process (msgspec 0.22); only one thread runs an import.
+msgspec inspects a type at its first use, and stores the result, at first half done, with the type
+and the types of its members.  A thread that uses one of them meanwhile crashes the process
+(msgspec 0.22).  So whoever decodes says `ready(kind)`, and only one thread inspects.
 """
 
 from __future__ import annotations
 
+import threading
+from typing import Any, TypeVar
+
 import msgspec
+
+Kind = TypeVar("Kind")
+_inspecting = threading.Lock()
+_inspected: set[Any] = set()
+
+
+def ready(kind: Kind) -> Kind:
+    """The type itself, once msgspec has inspected it and the types of its members."""
+    if kind not in _inspected:
+        with _inspecting:
+            msgspec.json.Decoder(kind)
+            _inspected.add(kind)
+    return kind
 
 
 def prepare(*kinds: type) -> None:
-    """Let msgspec inspect these types, and the types of their members, now."""
+    """Let msgspec inspect these types now, while their module is imported: the first request doesn't wait for it."""
     for kind in kinds:
-        msgspec.json.Decoder(kind)
+        ready(kind)

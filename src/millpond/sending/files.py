@@ -25,6 +25,7 @@ from typing import IO, Any
 import msgspec
 
 from millpond.errors import RequestError
+from millpond.schema.prepared import ready
 from millpond.sending.target import Part, SentPosition, Shape, Target, decode_position, mismatch
 from millpond.storage import open_storage
 from millpond.storage.base import Storage
@@ -78,7 +79,7 @@ class FileTarget(Target):
             except BlockingIOError:
                 raise self._taken() from None
             try:
-                committed = msgspec.json.decode((self._folder / self._position_name).read_bytes(), type=_Committed)
+                committed = msgspec.json.decode((self._folder / self._position_name).read_bytes(), type=ready(_Committed))
             except FileNotFoundError:
                 self._drop_parts()
                 return None

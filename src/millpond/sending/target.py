@@ -21,6 +21,7 @@ import msgspec
 
 from millpond.errors import ReplicaError, RequestError, StorageError
 from millpond.schema.definition.table import TableDefinition
+from millpond.schema.prepared import ready
 from millpond.schema.values import encode_json, to_json
 from millpond.tables.history.changes import RowChange
 from millpond.wire.rows import WriteRow, row_writer, typed_columns
@@ -57,7 +58,7 @@ def decode_position(data: bytes | str, shape: Shape, uri: str) -> SentPosition:
     Raises:  TARGET_MISMATCH if it is damaged, or of another table.
     """
     try:
-        found = msgspec.json.decode(data, type=SentPosition)
+        found = msgspec.json.decode(data, type=ready(SentPosition))
     except (msgspec.DecodeError, UnicodeDecodeError) as damage:
         raise mismatch(uri, f"its position can't be read: {damage}") from None
     if found.format != FORMAT or found.table != shape.table:

@@ -33,6 +33,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from millpond.errors import ReplicaError
 from millpond.logs import EventLog
+from millpond.schema.prepared import ready
 from millpond.serve.access.tokens import EVERYBODY, Reader, SavepointRight
 from millpond.serve.answers.replies import ChunkedResponse
 from millpond.tables.job.held_views import HOLDER
@@ -126,7 +127,7 @@ class Neighbours:
             _send(writer, msgspec.msgpack.encode(_forwarded(scope)))
             async with asyncio.timeout(self._wait_seconds):
                 await writer.drain()
-                begin = msgspec.msgpack.decode(await _receive(reader), type=Answered)
+                begin = msgspec.msgpack.decode(await _receive(reader), type=ready(Answered))
         except BaseException:
             writer.close()
             raise
@@ -164,7 +165,7 @@ def _forwarded(scope: Scope) -> ForwardedRequest:
 
 
 async def _answer(app: ASGIApp, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    request = msgspec.msgpack.decode(await _receive(reader), type=ForwardedRequest)
+    request = msgspec.msgpack.decode(await _receive(reader), type=ready(ForwardedRequest))
     name, tables, metrics, savepoints = request.reader
     known = Reader(name, tuple(tables), metrics, savepoints)
     scope: dict[str, Any] = {

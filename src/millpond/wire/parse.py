@@ -20,6 +20,7 @@ from msgspec import structs
 
 from millpond.errors import RequestError
 from millpond.schema.definition.table import TableDefinition
+from millpond.schema.prepared import ready
 from millpond.schema.values import Json, decode_json, with_floats
 from millpond.settings import ServeSettings
 from millpond.tables.job.bounds import Bounds
@@ -108,7 +109,7 @@ def _made(kind: type[Asking], members: dict[str, Any], settings: ServeSettings) 
     _check_limits(members, settings)
     given = {**members, **({"offsets": with_floats(members["offsets"])} if "offsets" in members else {})}
     try:
-        made = msgspec.convert(given, kind)
+        made = msgspec.convert(given, ready(kind))
     except msgspec.ValidationError as wrong:
         raise _refused(str(wrong)) from None
     bounds = getattr(made, "bounds", None)

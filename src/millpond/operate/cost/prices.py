@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from millpond.errors import RequestError, SetupError
+from millpond.schema.prepared import ready
 from millpond.storage import LocalStorage
 
 _SHIPPED = "prices.toml"
@@ -117,7 +118,7 @@ def write_prices(path: str | Path) -> None:
 
 def _parse(text: str, name: str) -> Prices:
     try:
-        found = msgspec.convert(tomllib.loads(text), Prices)
+        found = msgspec.convert(tomllib.loads(text), ready(Prices))
     except ValueError as wrong:
         raise _invalid(name, str(wrong)) from None
     for storage, prices in found.storage.items():

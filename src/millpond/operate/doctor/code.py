@@ -32,6 +32,7 @@ from millpond.operate.doctor.rules.rule import CodeFacts, Found, Rule
 from millpond.operate.doctor.rules.rules import BY_ID, RULES
 from millpond.operate.doctor.state import StateFacts, read_state
 from millpond.operate.doctor.state_advice import advice_of_state, silenced
+from millpond.schema.prepared import ready
 from millpond.settings import DoctorSettings
 from millpond.storage.names import path_of_hadoop
 
@@ -164,7 +165,7 @@ def _review(path: Path, conf: Mapping[str, str], words: Sequence[str]) -> Review
             os.close(writing)
         if not answer.exists():
             raise _wrong(f"{path.name} ended its process: {_last_line(output)}")
-        return msgspec.json.decode(answer.read_bytes(), type=Review)
+        return msgspec.json.decode(answer.read_bytes(), type=ready(Review))
 
 
 def _environment(scratch: str, watched: int) -> dict[str, str]:

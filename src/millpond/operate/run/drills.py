@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millpond.errors import CheckpointError
+from millpond.schema.prepared import ready
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
@@ -55,7 +56,7 @@ def read_drills(storage: Storage) -> tuple[Drill, ...]:
     if storage.stamp(NAME) is None:
         return ()
     try:
-        return msgspec.json.decode(storage.read(NAME, _BOUNDS.note_bytes), type=_Drills).drills
+        return msgspec.json.decode(storage.read(NAME, _BOUNDS.note_bytes), type=ready(_Drills)).drills
     except (CheckpointError, msgspec.MsgspecError):
         return ()
 

@@ -31,6 +31,7 @@ import msgspec
 from millpond.checkpoint.log import committed_batches
 from millpond.errors import MillpondError
 from millpond.operate.run.ended import Ended, Failure
+from millpond.schema.prepared import ready
 from millpond.settings import RunSettings
 from millpond.spark.supervised import ORDERS, WATCHED, Orders, read_starts
 from millpond.storage import open_storage
@@ -215,6 +216,6 @@ def _end_group(group: int, seconds: float) -> None:
 
 def _read(report: Path) -> Failure | None:
     try:
-        return msgspec.json.decode(report.read_bytes(), type=Failure)
+        return msgspec.json.decode(report.read_bytes(), type=ready(Failure))
     except (OSError, msgspec.MsgspecError):
         return None

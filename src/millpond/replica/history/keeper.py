@@ -27,6 +27,7 @@ from millpond.replica.history.delete_cause import KINDS, Cause, Kind, Written, c
 from millpond.replica.keys.codec import join_value, split_value
 from millpond.replica.record import KeptRecord, ReplicaRecord, make_record
 from millpond.replica.row_stamp import STAMP_BYTES, changed_batch, stamp, stamp_final
+from millpond.schema.prepared import ready
 from millpond.schema.store import StoreSchema
 from millpond.settings import Retention
 
@@ -42,7 +43,7 @@ _CHANGE = struct.Struct("<BBHII")
 _NOTHING = 0xFFFFFFFF
 
 encode_record = msgspec.json.Encoder().encode
-decode_record = msgspec.json.Decoder(ReplicaRecord).decode
+decode_record = msgspec.json.Decoder(ready(ReplicaRecord)).decode
 
 
 def closed_table(store: str) -> str:

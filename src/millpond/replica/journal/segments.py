@@ -37,7 +37,7 @@ import msgspec
 from millpond.errors import CheckpointError, MillpondError
 from millpond.replica.folder import FILE_MODE, FOLDER_MODE
 from millpond.replica.history.keeper import ClosedRow, ClosedRows
-from millpond.schema.prepared import prepare
+from millpond.schema.prepared import prepare, ready
 from millpond.schema.store import StoreSchema, parse_store
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds
@@ -88,7 +88,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 def read_mark(place: Path) -> Mark | None:
     """The mark in a replica's folder; None if there is none that can be read."""
     try:
-        mark = msgspec.convert(parse_json(LocalStorage(place).read(_MARK, _BOUNDS.log_bytes)), Mark)
+        mark = msgspec.convert(parse_json(LocalStorage(place).read(_MARK, _BOUNDS.log_bytes)), ready(Mark))
     except (CheckpointError, ValueError):  # also msgspec's errors
         return None
     is_known = mark.format == FORMAT and _FOLDER.fullmatch(mark.folder) is not None

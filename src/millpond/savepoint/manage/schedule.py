@@ -31,6 +31,7 @@ from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.manage.folder import list_savepoints, remove
 from millpond.savepoint.manage.prune import Keep, keep_of, prune_by
 from millpond.savepoint.manifest import Savepoint
+from millpond.schema.prepared import ready
 from millpond.settings import FileBounds, parse_length
 from millpond.storage import Storage
 
@@ -64,7 +65,7 @@ def read_note(storage: Storage) -> ScheduleNote | None:
     if storage.stamp(NOTE) is None:
         return None
     try:
-        return msgspec.json.decode(storage.read(NOTE, FileBounds().note_bytes), type=ScheduleNote)
+        return msgspec.json.decode(storage.read(NOTE, FileBounds().note_bytes), type=ready(ScheduleNote))
     except (CheckpointError, msgspec.MsgspecError):
         return None
 

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from millpond.errors import RequestError
+from millpond.schema.prepared import ready
 
 _SIGNATURE_BYTES = 32
 _SECONDS = {"prepared": 3600.0, "ticket": 600.0}
@@ -55,7 +56,7 @@ class Signer:
 
     def __init__(self, shared: Path | None) -> None:
         self._key = secrets.token_bytes(32) if shared is None else _shared_key(shared)
-        self._encode, self._decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Handle).decode
+        self._encode, self._decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(ready(Handle)).decode
 
     def write(self, handle: Handle, use: Literal["prepared", "ticket"]) -> bytes:
         """The bytes of a handle for a use, from now on."""

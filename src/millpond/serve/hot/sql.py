@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.errors import MillpondError
+from millpond.schema.prepared import ready
 from millpond.schema.types import SparkType
 from millpond.schema.values import encode_json
 from millpond.serve.hot.lookups import MOST_BYTES, LookupPlan, LookupViews, Plans, is_utf8, plan_lookup
@@ -37,7 +38,7 @@ class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: list[Any]
 
 
-_decode = msgspec.json.Decoder(_Asked).decode
+_decode = msgspec.json.Decoder(ready(_Asked)).decode
 Key = tuple[str, int]
 """a statement, and the number of its parameters"""
 

@@ -25,6 +25,7 @@ from msgspec import structs
 
 from millpond.logs import EventLog
 from millpond.operate.durations import Durations
+from millpond.schema.prepared import ready
 
 log = EventLog(__name__)
 # What followers count: `replica.follower.Follower.statistics`.
@@ -190,7 +191,7 @@ class Meter:
 
 def _read(path: Path) -> Counts | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Counts)
+        return msgspec.json.decode(path.read_bytes(), type=ready(Counts))
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 import msgspec
 
 from millpond.errors import CONDITIONS, MillpondError, ReplicaError
+from millpond.schema.prepared import ready
 from millpond.tables.sql.reading.order import Hint, Unordered
 from millpond.tables.sql.statement import TableName
 
@@ -175,7 +176,7 @@ class Failure(Message, frozen=True):
 _MOST_TRACE = 8000
 _Any = Ask | Open | Opened | Scan | More | Nothing | Plan | Reads | Catalog | Lines | Head | PostgresHead | Done | Failure
 _encode = msgspec.msgpack.Encoder(enc_hook=str).encode
-_decode = msgspec.msgpack.Decoder(_Any).decode
+_decode = msgspec.msgpack.Decoder(ready(_Any)).decode
 _MESSAGE, _BYTES = b"m", b"b"
 
 

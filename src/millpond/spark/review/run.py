@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.schema.prepared import ready
 from millpond.spark.java import require_java
 from millpond.spark.review.intercept import review_program
 from millpond.spark.supervised import watch_parent
@@ -27,7 +28,7 @@ def main(answer: str, conf: str, program: str, *words: str) -> None:
     require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    review = review_program(Path(program), msgspec.json.decode(conf, type=dict[str, str]), list(words))
+    review = review_program(Path(program), msgspec.json.decode(conf, type=ready(dict[str, str])), list(words))
     target = Path(answer)
     new = target.with_suffix(".new")
     new.write_bytes(msgspec.json.encode(review))

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
+from millpond.schema.prepared import ready
+
 _CHECKSUM_BYTES = 4
 _LONGEST = 1 << 20
 T = TypeVar("T", bound=msgspec.Struct)
@@ -30,7 +32,7 @@ def unpack(text: object, kind: type[T]) -> T | None:
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
         checksum, data = raw[:_CHECKSUM_BYTES], raw[_CHECKSUM_BYTES:]
-        return msgspec.msgpack.decode(data, type=kind) if checksum == _checksum(data) else None
+        return msgspec.msgpack.decode(data, type=ready(kind)) if checksum == _checksum(data) else None
     except (ValueError, binascii.Error, msgspec.MsgspecError):
         return None
 

@@ -19,6 +19,7 @@ from millpond.logs import EventLog, Trouble
 from millpond.operate.alerts.evaluate import Alert
 from millpond.operate.alerts.notify.channels import Channel
 from millpond.operate.alerts.notify.message import Message
+from millpond.schema.prepared import ready
 from millpond.settings import FileBounds, home
 from millpond.storage import Storage, open_storage
 
@@ -129,7 +130,7 @@ class Notifier:
         if self._storage.stamp(self._name) is None:
             return {}
         try:
-            found = msgspec.json.decode(self._storage.read(self._name, FileBounds().samples_bytes), type=_File)
+            found = msgspec.json.decode(self._storage.read(self._name, FileBounds().samples_bytes), type=ready(_File))
         except (MillpondError, msgspec.MsgspecError):
             return {}
         return {name: {(each.alert.job, each.alert.rule): each for each in each_said} for name, each_said in found.said.items()}
