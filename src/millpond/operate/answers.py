@@ -10,7 +10,6 @@ import msgspec
 
 from millpond.operate.alerts.evaluate import Alert
 from millpond.operate.sample import Sample
-from millpond.schema.prepared import prepare
 from millpond.wire.answers import ErrorJson
 from millpond.wire.declare import says
 from millpond.wire.rows import JsonRow
@@ -103,9 +102,6 @@ class AlertsAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     alerts: list[AlertJson]
     unknown: list[UnwatchedJob]
-
-
-prepare(JobsAnswer, ListSamples, SamplesAnswer, PartitionsAnswer, HotKeysAnswer, AlertsAnswer)
 
 
 def thinned(samples: Sequence[Sample], most: int) -> list[Sample]:

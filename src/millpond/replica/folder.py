@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, SetupError
-from millpond.schema.prepared import prepare, ready
+from millpond.schema.prepared import ready
 from millpond.schema.shard import Shard
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds
@@ -246,6 +246,3 @@ def kind_in(mounts: str, target: str) -> str:
         if inside and len(point) >= len(best):
             best, kind = point, fields[2]
     return kind
-
-
-prepare(FollowerStatus)

@@ -1,4 +1,4 @@
-"""Prepares types for msgspec, one at a time.
+"""Types that msgspec has inspected, one at a time.
 
 msgspec inspects a type at its first use, and stores the result, at first half done, with the type
 and the types of its members.  A thread that uses one of them meanwhile crashes the process
@@ -24,9 +24,3 @@ def ready(kind: Kind) -> Kind:
             msgspec.json.Decoder(kind)
             _inspected.add(kind)
     return kind
-
-
-def prepare(*kinds: type) -> None:
-    """Let msgspec inspect these types now, while their module is imported: the first request doesn't wait for it."""
-    for kind in kinds:
-        ready(kind)

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from millpond.schema.prepared import prepare
 from millpond.tables.versions.listing import Version
 from millpond.wire.answers import ErrorJson, UnreadTable, error_json
 from millpond.wire.declare import says
@@ -44,9 +43,6 @@ class AggregatesAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     versions: list[AggregateVersion]
     unread: Annotated[list[UnreadTable], says("Names whose versions can't be read.")]
-
-
-prepare(AggregatesAnswer)
 
 
 def version_json(version: Version, prefix: str = "") -> AggregateVersion:

@@ -22,7 +22,6 @@ from millpond.schema.definition.default_table import TIMESTAMP
 from millpond.schema.definition.resolutions import OF_BUCKETS
 from millpond.schema.definition.retention import retention_json
 from millpond.schema.definition.table import TableDefinition
-from millpond.schema.prepared import prepare
 from millpond.schema.values import Json, encode_json, from_json, to_json, with_floats
 from millpond.tables.answer import Answer, Count, Cut, Lag, Rows
 from millpond.tables.buckets.answer import Series, Span, Total, Used
@@ -421,25 +420,6 @@ class ReadyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     max_behind_seconds: float
 
-
-prepare(
-    RowsAnswer,
-    StoredAnswer,
-    CountAnswer,
-    ChangesAnswer,
-    VersionsAnswer,
-    EventFound,
-    TotalAnswer,
-    SeriesAnswer,
-    CutAnswer,
-    TableAnswer,
-    TablesAnswer,
-    AlignedAnswer,
-    UnreadTable,
-    ErrorAnswer,
-    SavepointsAnswer,
-    OperationAnswer,
-)
 
 # ------------------------------------------------------------ written
 

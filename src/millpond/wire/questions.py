@@ -17,7 +17,6 @@ from msgspec import structs
 
 from millpond.errors import RequestError
 from millpond.schema.definition.table import TableDefinition
-from millpond.schema.prepared import prepare
 from millpond.tables.answer import Answer, Rows
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.stored_rows import StoredSpan
@@ -350,22 +349,3 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Whether answers are fresh enough."""
 
     max_behind_seconds: Annotated[float | None, says("How far behind a job may be.", minimum=0)] = None
-
-
-prepare(
-    Keys,
-    Scan,
-    CountRows,
-    ListVersions,
-    ListChanges,
-    FindEvent,
-    FindTotal,
-    ListSeries,
-    ReadStored,
-    KeepCut,
-    Define,
-    Align,
-    CreateSavepoint,
-    VerifySavepoint,
-    Ready,
-)

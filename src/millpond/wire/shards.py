@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from millpond.schema.prepared import prepare
 from millpond.tables.job.shards import ShardState, TableState
 from millpond.wire.answers import FromCut, cut_json, ref
 
@@ -22,9 +21,6 @@ class ShardsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """All tables; for a table that can't be read, why."""
 
     tables: list[Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": [ref("TableShard"), ref("UnreadTable")]})]]
-
-
-prepare(ShardsAnswer, TableShard)
 
 
 def table_shard(name: str, found: TableState) -> TableShard:

@@ -23,7 +23,6 @@ from millpond.replica.history.keeper import (
     batch_key,
     closed_table,
     decode_change,
-    decode_record,
     number_key,
     split_batch,
     split_number,
@@ -31,7 +30,7 @@ from millpond.replica.history.keeper import (
     version_prefix,
 )
 from millpond.replica.keys.codec import split_value
-from millpond.replica.record import KeptRecord, ReplicaRecord, StoresRecord
+from millpond.replica.record import KeptRecord, ReplicaRecord, StoresRecord, decode_record
 from millpond.replica.row_stamp import changed_batch
 
 NumberedChange = tuple[int, int, Change]

@@ -25,9 +25,8 @@ from millpond.checkpoint.log import CommittedBatch
 from millpond.replica.backends.base import WriteBatch
 from millpond.replica.history.delete_cause import KINDS, Cause, Kind, Written, cause_of, judge_of, may_expire
 from millpond.replica.keys.codec import join_value, split_value
-from millpond.replica.record import KeptRecord, ReplicaRecord, make_record
+from millpond.replica.record import KeptRecord, ReplicaRecord, decode_record, encode_record, make_record
 from millpond.replica.row_stamp import STAMP_BYTES, changed_batch, stamp, stamp_final
-from millpond.schema.prepared import ready
 from millpond.schema.store import StoreSchema
 from millpond.settings import Retention
 
@@ -41,9 +40,6 @@ _BATCH = struct.Struct(">Q")
 _TIME = struct.Struct("<q")
 _CHANGE = struct.Struct("<BBHII")
 _NOTHING = 0xFFFFFFFF
-
-encode_record = msgspec.json.Encoder().encode
-decode_record = msgspec.json.Decoder(ready(ReplicaRecord)).decode
 
 
 def closed_table(store: str) -> str:

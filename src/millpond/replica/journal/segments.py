@@ -37,7 +37,7 @@ import msgspec
 from millpond.errors import CheckpointError, MillpondError
 from millpond.replica.folder import FILE_MODE, FOLDER_MODE
 from millpond.replica.history.keeper import ClosedRow, ClosedRows
-from millpond.schema.prepared import prepare, ready
+from millpond.schema.prepared import ready
 from millpond.schema.store import StoreSchema, parse_store
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds
@@ -331,6 +331,3 @@ def _read(path: Path) -> tuple[Segment, int]:
     except CheckpointError:
         return Segment(None, 0, [], 0), -1
     return decode_segment(data), len(data)
-
-
-prepare(Mark)
