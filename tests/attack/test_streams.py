@@ -20,6 +20,7 @@ from attack.victim import Victim, exchange
 from millpond.errors import MillpondError
 from millpond.serve.access.tokens import add_token, remove_token
 from millpond.settings import ClientSettings
+from servers.sockets import begin_events
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few
 from suite.waiting import wait_until
@@ -29,16 +30,8 @@ HISTORY = ("--history", f"{TABLE}=1000")
 
 def _stream(victim: Victim, token: str = "") -> socket.socket:
     """An open event stream."""
-    authorization = f"Authorization: Bearer {token}\r\n" if token else ""
     connection = victim.connect()
-    head = f"GET /tables/{TABLE}/changes HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{authorization}\r\n"
-    connection.sendall(head.encode())
-    data = b""
-    while b"event: changes" not in data:
-        part = connection.recv(65_536)
-        assert part, data
-        data += part
-        assert data.startswith(b"HTTP/1.1 200"), data
+    assert begin_events(connection, f"/tables/{TABLE}/changes", token), "the server has no place for it"
     return connection
 
 

@@ -18,7 +18,7 @@ import pytest
 from millpond.serve.access.tokens import add_token, remove_token
 from servers.shard_jobs import SHARDS, Job
 from servers.shards import routing, shard_servers
-from servers.sockets import is_read
+from servers.sockets import begin_events, is_read
 from suite.waiting import stays, wait_until
 
 EVENTS = {"accept": "text/event-stream"}
@@ -48,18 +48,10 @@ def stream(url: str, path: str, token: str) -> Iterator[socket.socket]:
 def _begun(url: str, path: str, token: str) -> socket.socket | None:
     place = urlsplit(url)
     connection = socket.create_connection((place.hostname, place.port), timeout=60)
-    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nAuthorization: Bearer {token}\r\n\r\n"
-    connection.sendall(head.encode())
-    data = b""
-    while b"event: changes" not in data:
-        part = connection.recv(65_536)
-        assert part, data
-        data += part
-        if data.startswith(b"HTTP/1.1 429"):
-            connection.close()
-            return None
-    assert data.startswith(b"HTTP/1.1 200"), data
-    return connection
+    if begin_events(connection, path, token):
+        return connection
+    connection.close()
+    return None
 
 
 def condition(url: str, path: str, token: str, **headers: str) -> str:

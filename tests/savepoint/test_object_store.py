@@ -17,7 +17,6 @@ from millpond.storage import open_storage
 from millpond.tables.diff.read import read_diff
 from savepoint.test_golden_cells import rows_of
 from servers.s3 import BUCKET, moto_server, upload, use
-from suite.sizes import a_few
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell", a_few(["spark-4.3/transform-state-rocksdb-changelog", "counts-hdfs"], 1))
+@pytest.mark.parametrize("cell", ["spark-4.3/transform-state-rocksdb-changelog", "counts-hdfs"])
 def test_a_savepoint_in_a_bucket(golden, bucket: str, tmp_path: Path, cell: str) -> None:
     local = golden(cell).checkpoint
     upload(local, f"{bucket}/ck")

@@ -14,7 +14,6 @@ import millpond
 from millpond import catalogue
 from millpond.catalogue import KnownEntries, create_job, open_jobs
 from spark_files.seen_pond import make_pond
-from suite.sizes import a_few
 
 
 def _age(path: Path, seconds: float) -> None:
@@ -45,7 +44,7 @@ def _let_settle() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", a_few(range(2), 1))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_definition_is_the_files_own_however_it_was_written(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     seen = make_pond(tmp_path / "pond", samples=1)
