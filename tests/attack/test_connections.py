@@ -38,6 +38,7 @@ def _push(connection: socket.socket, data: bytes, seconds: float) -> int:
     return sent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "request_bytes",
     a_few([HOT, LIVE, LARGE, b"GET /tables HTTP/1.1\r\nHost: localhost\r\n\r\n", HOT + LARGE], 1),

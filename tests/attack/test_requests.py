@@ -283,6 +283,7 @@ def _has_ended(connection: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.long
 def test_a_client_that_leaves_in_the_middle_is_no_mistake_of_ours(
     job: object, tmp_path: Path, attacked: Attacked, capfd: pytest.CaptureFixture[str]
 ) -> None:

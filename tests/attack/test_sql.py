@@ -115,6 +115,7 @@ def test_no_statement_takes_more_memory_than_it_may(attacked: Attacked, statemen
     assert ask(victim, COUNT).json()["rows"] == [{"n": 20000}]
 
 
+@pytest.mark.long
 def test_many_greedy_statements_at_once_leave_others_alone(attacked: Attacked) -> None:
     victim = attacked(*OPTIONS)
     conditions: list[str] = []

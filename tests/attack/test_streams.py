@@ -138,6 +138,7 @@ def test_each_client_has_its_own_share_of_streams_and_waits(attacked: Attacked, 
         opened.enter_context(_stream(victim, modest))
 
 
+@pytest.mark.long
 def test_a_batch_wakes_all_that_wait_for_it(attacked: Attacked, job: WrittenCheckpoint) -> None:
     victim = attacked(*HISTORY, "--max-streams", "60")
     with httpx.Client(base_url=victim.address, timeout=60) as client:

@@ -409,11 +409,13 @@ def _ask(door: Callable[[Asked, str, Question], Answer], asked: Asked, name: str
 
 @pytest.mark.parametrize("every", a_few([97, 3], 1))
 def test_every_door_says_what_python_says(asked: Asked, every: int) -> None:
-    """Commands are asked one question of so many."""
+    """Commands are asked one question of so many; in `make test`, the other doors every second one."""
     compared = missed = 0
     operators, windows = set(), []
     for name, (table, _) in asked.local.items():
         for number, question in enumerate(questions_of(table)):
+            if every > 3 and number % 2:
+                continue
             said = _ask(ask_python, asked, name, question)
             assert "condition" not in said, (name, question, said)
             if question.read == "windows":

@@ -338,6 +338,7 @@ def _keys(table: Any) -> list[dict[str, Any]]:
     return [{c.name: row[c.name] for c in table.definition.key} for row in rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_earlier_batches_are_the_same_through_every_door(asked: Asked, name: str) -> None:
     table = asked.pond[name]

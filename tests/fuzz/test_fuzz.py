@@ -37,8 +37,8 @@ FLOOR = CheckpointSettings().unpacked_floor_bytes
 
 
 # (first mutation, how many) for each of two processes.  The long ones run under sanitizers, and need gcc.
-SMALL = [(0, 250)]
-LONG = [(250, 750), (1_500, 1_000), (3_000, 10_000), (13_000, 10_000)]
+SMALL = [(0, 120)]
+LONG = [(120, 880), (1_500, 1_000), (3_000, 10_000), (13_000, 10_000)]
 
 
 @pytest.mark.parametrize(("first", "count"), [*SMALL, *(pytest.param(*part, marks=pytest.mark.long) for part in LONG)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 
@@ -10,6 +11,7 @@ import pytest
 from millpond.checkpoint.files.record_spans import RecordSpans, locate_changelog, locate_records
 from millpond.checkpoint.files.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records
 from millpond.errors import CheckpointError
+from suite.sizes import a_few
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
@@ -62,8 +64,7 @@ def test_the_records_are_those_of_the_plain_walk(seed: int, typed: bool, shape: 
     assert taken_out(locate_changelog(data) if typed else locate_records(data)) == records
 
 
-@pytest.mark.parametrize("shape", ["equal", "keys", "mixed"])
-@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize(("typed", "shape"), a_few(itertools.product([False, True], ["equal", "keys", "mixed"]), 3))
 def test_damage_is_told_as_the_plain_walk_tells_it(typed: bool, shape: str) -> None:
     random_ = random.Random(f"{typed}{shape}")
     whole = file_of(records_of(random_, 4000, typed=typed, shape=shape), typed=typed)

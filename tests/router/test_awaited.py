@@ -84,6 +84,7 @@ def test_each_call_has_its_own_answer_while_others_are_cancelled(urls: list[str]
     wait_until(lambda: len(threads()) == before, "the end of its threads")
 
 
+@pytest.mark.long
 def test_all_that_a_waiting_pond_has_is_awaited(urls: list[str], whole: millpond.Table, job: Job) -> None:
     name, newest = whole.name, whole.count().batch
 

@@ -155,6 +155,7 @@ def test_reads_by_every_index_are_in_the_order_of_the_whole(both: Both, indexes:
     assert both.say(BUCKETS, "range", by=indexes[BUCKETS][0], token="x") == "INVALID_TOKEN"
 
 
+@pytest.mark.long
 def test_totals_and_series_of_every_function_are_those_of_the_whole(both: Both) -> None:
     draw = random.Random(1)
     times = sorted({row["bucket_start"] for row in both.whole[BUCKETS].scan() if row["bucket_start"] is not None})
@@ -173,6 +174,7 @@ def test_totals_and_series_of_every_function_are_those_of_the_whole(both: Both) 
     assert both.say(SALTED, "total", page="/") == "INVALID_REQUEST"
 
 
+@pytest.mark.long
 def test_rows_in_parts_are_those_of_the_whole(both: Both) -> None:
     whole = both.whole
     in_parts = [name for name in whole.tables() if whole[name].definition.parts is not None]

@@ -156,6 +156,7 @@ def hung() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
+@pytest.mark.long
 def test_a_copy_that_hangs_is_left_alone_while_the_other_answers(tmp_path: Path) -> None:
     job = written(tmp_path / "job", 4)
     settings = RouterSettings(client=ClientSettings(timeout_seconds=60, tries=2), hedge_seconds=0.2)

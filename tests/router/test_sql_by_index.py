@@ -102,6 +102,7 @@ def compare(sharded: Any, whole: millpond.Pond, text: str, values: list[Any], **
     return [read.how for read in found.reads]
 
 
+@pytest.mark.long
 def test_conditions_and_orders_of_an_index_are_those_of_the_whole(sharded: ShardedPond, whole: millpond.Pond, job: Job) -> None:
     draw, hows = random.Random(1), Counter[str]()
     newest = catch_up(sharded[job.table], whole[job.table])

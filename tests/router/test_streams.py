@@ -66,6 +66,7 @@ def condition(url: str, path: str, token: str, **headers: str) -> str:
         return found
 
 
+@pytest.mark.long
 def test_each_client_has_its_share_of_streams_and_waits_and_gets_it_back(urls: list[str], job: Job, tmp_path: Path) -> None:
     tokens, path = tmp_path / "readers.json", f"/tables/{job.table}/changes"
     greedy, modest = (add_token(tokens, name, tables=["*"]) for name in ("greedy", "modest"))

@@ -37,7 +37,7 @@ SMALL = 5 if IS_LONG else 2  # so many turns have room for 0, 1, 2 … pages: fi
 @pytest.mark.parametrize(
     "cell",
     [
-        "counts-rocksdb-changelog",
+        pytest.param("counts-rocksdb-changelog", marks=pytest.mark.long),
         pytest.param("counts-hdfs", marks=pytest.mark.long),
         *(pytest.param(cell, marks=[pytest.mark.long, pytest.mark.spark]) for cell in (WAITING, PAST)),
     ],

@@ -106,7 +106,8 @@ def test_a_deletion_leaves_the_others_whole(root: str) -> None:
     assert {(3, 0), (2, 1)} <= ends
 
 
-@pytest.mark.parametrize("command", ["restore", pytest.param("fork", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["restore", "fork"])
 def test_a_new_checkpoint_is_whole_or_refused(root: str, command: str) -> None:
     pond = f"{root}/pond"
     target, place = (f"{root}/restored", f"{root}/restored") if command == "restore" else ("other", f"{pond}/jobs/other")

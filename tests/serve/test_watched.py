@@ -292,6 +292,7 @@ def test_a_token_opens_keys_only_of_jobs_all_of_whose_tables_it_opens(serve: Ser
         assert client.get("/jobs/begun/hot-keys", headers=_bearer("all")).json()["hot_keys"][0]["key"] == {"page": "/"}
 
 
+@pytest.mark.long
 def test_of_several_ponds_too(serve: Serve, seen: Seen, tmp_path: Path) -> None:
     other = make_pond(tmp_path / "other", samples=1)
     tokens = _readers(tmp_path, all=["*"], shop=["shop/*"], short=["page_views"])

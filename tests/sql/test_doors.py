@@ -166,6 +166,7 @@ def test_the_command_shows_rows_and_plans(types_pond: Path, door_home: Path) -> 
     assert "INVALID_STATEMENT" in wrong.stderr
 
 
+@pytest.mark.long
 def test_the_prompt_goes_on_after_an_error(types_pond: Path, door_home: Path) -> None:
     words = ".tables\n.describe long\nSELECT nope\n  FROM long;\nSELECT 1 AS a;\n.nope\n.help\n.quit\nSELECT 2 AS b;\n"
     shown = run(door_home, str(types_pond), stdin=words)

@@ -35,7 +35,7 @@ def draw_indexes(pond: millpond.Pond, draw: random.Random) -> dict[str, list[tup
     return found
 
 
-@pytest.mark.parametrize("cell", a_few(CELLS, 4))
+@pytest.mark.parametrize("cell", a_few(CELLS, 3))
 def test_answers_equal_those_over_all_rows(golden: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, cell: str) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 0)  # whether a row has expired depends on it
     copy = golden(cell)
@@ -50,7 +50,7 @@ def test_answers_equal_those_over_all_rows(golden: Callable[[str], Any], monkeyp
             first_rows(pond, name, these, draw, examples(40, 10))
 
 
-@pytest.mark.parametrize("name", a_few(TYPES, 4))
+@pytest.mark.parametrize("name", a_few(TYPES, 2))
 def test_values_of_every_type_are_found(types_pond: Path, name: str) -> None:
     indexes = {name: [("k",), ("n",), ("again", "n"), ("n", "k")]}
     draw = random.Random(name)
@@ -64,7 +64,7 @@ def test_values_of_every_type_are_found(types_pond: Path, name: str) -> None:
 VALUES = sorted(p.name for p in (Path(__file__).parents[1] / "golden" / "values" / "jobs").iterdir())
 
 
-@pytest.mark.parametrize("name", a_few(VALUES, 4))
+@pytest.mark.parametrize("name", a_few(VALUES, 2))
 def test_values_that_cant_be_computed_are_errors_with_an_index_as_without(tmp_path: Path, name: str) -> None:
     shutil.copytree(Path(__file__).parents[1] / "golden" / "values", tmp_path / "values")
     with millpond.open(tmp_path / "values", replica_dir=MEMORY) as plain:

@@ -153,6 +153,7 @@ def test_what_isnt_kept_or_isnt_a_call_is_a_typed_error(pond: millpond.Pond, sta
     assert refused.value.hint
 
 
+@pytest.mark.long
 def test_a_table_without_history_says_so_and_a_token_holds_for_functions(types_pond: Path, door_home: Path, tmp_path: Path) -> None:
     with millpond.open(types_pond, replica_dir=door_home) as pond:
         for call in ("changes('long', 0)", "history('long')"):

@@ -114,6 +114,7 @@ def test_events_give_the_recomputation_of_each_batch_also_after_a_break(
         assert len(client.kinds) - 1 == len(shown)
 
 
+@pytest.mark.long
 def test_a_client_whose_rows_arent_those_gets_all_of_them(tmp_path: Path) -> None:
     job = Job(tmp_path / "job", seed=3)
     statement, key, compute = CASES[1]

@@ -139,6 +139,7 @@ def test_changes_give_the_recomputation_of_each_batch(
     assert len(found) > 2
 
 
+@pytest.mark.long
 def test_both_clients_and_the_command_see_the_same(tmp_path: Path) -> None:
     job = Job(tmp_path / "job", seed=1)
     statement, key, compute = CASES[1]

@@ -18,6 +18,7 @@ from millpond.storage import open_storage
 from servers.proxy import proxy
 from servers.s3 import QUICK, delete, moto_server, upload, use
 from spark_files.checkpoint import PARTITIONS, UploadedCheckpoint
+from suite.sizes import a_few
 from suite.waiting import wait_until
 
 TABLE = "ck.aggregate_0"
@@ -163,7 +164,7 @@ def test_a_job_that_is_replaced_is_noticed_and_never_mixed(
 # ---------------------------------------------------------------- golden checkpoints
 
 
-@pytest.mark.parametrize("cell", ["counts-hdfs", "counts-rocksdb-changelog"])
+@pytest.mark.parametrize("cell", a_few(["counts-hdfs", "counts-rocksdb-changelog"], 1))
 def test_a_replica_from_s3_equals_the_one_from_disk_at_every_batch(golden: Callable[[str], Any], place: str, cell: str) -> None:
     copy = golden(cell)
     commits = {n: (copy.checkpoint / f"commits/{n}").read_bytes() for n in range(copy.last + 1)}

@@ -32,6 +32,6 @@ def _spread(count: int, wanted: int) -> set[int]:
     return {n * count // wanted for n in range(min(wanted, count))} if wanted < count else set(range(count))
 
 
-def examples(count: int, fewest: int = 10) -> int:
-    """How many examples a property test draws: all in `make long`, a quarter in `make test`, but `fewest` at least."""
-    return count if IS_LONG else max(fewest, count // _FEWER)
+def examples(count: int, fewest: int = 10, one_of: int = _FEWER) -> int:
+    """How many examples a property test draws: all in `make long`; one of so many in `make test`, but `fewest` at least."""
+    return count if IS_LONG else max(fewest, count // one_of)

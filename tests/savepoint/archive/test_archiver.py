@@ -293,6 +293,7 @@ class TestBucket:
     def bucket(self, tmp_path: Path) -> str:
         return f"s3://{BUCKET}/{tmp_path.name}"
 
+    @pytest.mark.long
     def test_an_archive_in_a_bucket(self, job: WrittenCheckpoint, monkeypatch, bucket: str, tmp_path: Path) -> None:
         use(monkeypatch, moto_server())
         states = [job.content()]

@@ -87,6 +87,7 @@ def started(pond: Path, home: Path, more: tuple[str, ...]) -> Iterator[Server]:
         assert process.poll() is None
 
 
+@pytest.mark.long
 def test_noise_ends_its_connection_alone(server: Server) -> None:
     draw = random.Random(1)
     for _ in range(examples(100, 40)):
@@ -243,6 +244,7 @@ def test_an_answer_that_is_left_unread_ends(hasty: Server) -> None:
     hasty.answers()
 
 
+@pytest.mark.long
 def test_a_call_that_isnt_sent_whole_ends(hasty: Server) -> None:
     with hasty.raw() as raw:
         raw.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, 0, 1)[:5])

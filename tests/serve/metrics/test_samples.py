@@ -76,6 +76,7 @@ def test_what_is_measured(serve: Any, pond: Path, options: tuple[str, ...]) -> N
     assert found["millpond_state_partitions", operator] == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", OPTIONS)
 def test_reads_are_counted_by_job(serve: Any, pond: Path, options: tuple[str, ...]) -> None:
     """By every route that reads rows; those that wait, find nothing of that name, or are refused don't count."""

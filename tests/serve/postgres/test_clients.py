@@ -350,6 +350,7 @@ def test_psql(address: str, pond: millpond.Pond) -> None:
     assert psql(address, "-A", "-t", "-c", "SELECT n FROM long WHERE k > 0 ORDER BY k").split() == [str(r["n"]) for r in expected]
 
 
+@pytest.mark.long
 def test_sqlalchemy_reflects_the_tables(address: str, pond: millpond.Pond) -> None:
     sa = pytest.importorskip("sqlalchemy")
     engine = sa.create_engine(address.replace("postgresql:", "postgresql+psycopg:"))

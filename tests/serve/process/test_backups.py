@@ -21,7 +21,8 @@ def _metrics(client: httpx.Client) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.long), "2"])
+@pytest.mark.long
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_every_job_has_savepoints_and_an_archive(serve: Any, tmp_path: Path, workers: str) -> None:
     jobs = {name: WrittenCheckpoint(tmp_path / name / "job", job_id=name) for name in ("one", "two")}
     for job in jobs.values():

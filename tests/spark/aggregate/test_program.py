@@ -72,7 +72,7 @@ def test_what_is_printed_is_the_same_query(spark, tmp_path: Path, capsys: pytest
     batch = spark.read.schema("at timestamp, page string, bytes long, host string").json(str(folder))
     batch = batch.union(odd.selectExpr("cast(at as timestamp)", "page", "bytes", "host")).cache()
     stream = spark.readStream.schema(batch.schema).json(str(folder))
-    for _ in range(examples(40)):
+    for _ in range(examples(40, fewest=5, one_of=8)):
         aggregate = declared(draw)
         checkpoint = draw.choice([None, str(tmp_path / "checkpoint"), "s3://bucket/checkpoint"])
         printed = run(aggregate.program(stream, checkpoint=checkpoint), stream)
@@ -82,7 +82,8 @@ def test_what_is_printed_is_the_same_query(spark, tmp_path: Path, capsys: pytest
         mine, printed = aggregate.on(batch), run(program, batch)
         assert printed.columns == mine.columns
         assert plan_of(printed) == plan_of(mine), program
-    assert sorted(map(repr, printed.collect())) == sorted(map(repr, mine.collect()))
+    timeless = [name for name in mine.columns if name != "expires_at"]  # of a dead letter: that long after now
+    assert sorted(map(repr, printed.select(timeless).collect())) == sorted(map(repr, mine.select(timeless).collect()))
 
 
 def plan_of(df: Any) -> list[str]:

@@ -116,6 +116,7 @@ def check_top(total: Any, name: str, items: list[Any]) -> None:
         assert [found["count"] for found in upper] == best
 
 
+@pytest.mark.long
 def test_totals_of_sketches_hold_for_all_events_of_their_span(spark, tmp_path, serve) -> None:
     draw = random.Random(11)
     rows = write_events(tmp_path / "in", draw, 4, 500)

@@ -212,6 +212,7 @@ def test_where_fewer_versions_are_kept_the_rest_is_forgotten_at_the_next(spark: 
         assert [r["version"] for r in pond["rules_versions"].scan()] == [6, 7, 8]
 
 
+@pytest.mark.long
 def test_a_version_has_the_same_values_in_its_batch_and_in_later_ones(spark: SparkSession, tmp_path: Path) -> None:
     """A float has 32 bits, and fewer digits than its JSON; a decimal has all of its digits."""
     kinds = {"f": "float", "d": "double", "price": "decimal(38,18)", "n": "long", "raw": "binary", "flag": "boolean"}

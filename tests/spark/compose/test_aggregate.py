@@ -9,6 +9,7 @@ import pytest
 import millpond
 from inputs.event_file import write_event_file
 from millpond.errors import RequestError
+from suite.sizes import IS_LONG
 
 SCHEMA = "site string, page string, v int"
 
@@ -83,7 +84,7 @@ def test_an_aggregate_over_changes_is_that_over_the_rows(spark, tmp_path):
         run(millpond.aggregate_changes(changes, ["site"], {**held(), **best}), "most")
 
     step(all_jobs=True)
-    for number in range(1, 6):
+    for number in range(1, 6 if IS_LONG else 3):
         feed(source, number, random_)
     step(all_jobs=True)
 

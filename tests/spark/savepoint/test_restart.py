@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize("name", a_few(NAMES, 1, long=11))
+@pytest.mark.parametrize("name", a_few(NAMES, 0, long=12))
 def test_a_restored_job_ends_like_the_one_that_was_never_interrupted(spark: SparkSession, tmp_path: Path, name: str) -> None:
     own, cell = session_of(spark, name), CELLS[name]
     job = Interrupted(own, tmp_path / "checkpoint", tmp_path / "inputs")

@@ -26,7 +26,7 @@ from suite.sizes import a_few
 CELLS_OF_NOW = [cell for cell in CELLS if "/" not in cell or cell.startswith("spark-4.3")]
 TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
 VALUES = sorted(p.name for p in (GOLDEN / "values" / "jobs").iterdir())
-KEPT = a_few([(cell, place) for n, cell in enumerate(CELLS_OF_NOW) for place in (("lmdb", "memory")[n % 2],)], 9)
+KEPT = a_few([(cell, place) for n, cell in enumerate(CELLS_OF_NOW) for place in (("lmdb", "memory")[n % 2],)], 6)
 
 
 @pytest.mark.parametrize(("cell", "kept_in"), KEPT)
@@ -70,7 +70,7 @@ def test_rows_by_value_equal_a_sorted_scan_at_every_batch(
     assert compared or not indexes
 
 
-@pytest.mark.parametrize("name", a_few(TYPES, 4))
+@pytest.mark.parametrize("name", a_few(TYPES, 2))
 @pytest.mark.parametrize("few_rows", [1, 1000])
 def test_values_of_every_type_have_an_order(types_pond: Path, monkeypatch: pytest.MonkeyPatch, name: str, few_rows: int) -> None:
     monkeypatch.setattr("millpond.tables.by_value.entries._FEW_ROWS", few_rows)
@@ -81,7 +81,7 @@ def test_values_of_every_type_have_an_order(types_pond: Path, monkeypatch: pytes
         assert all(compare(pond[name], index, draw) for index in indexes)
 
 
-@pytest.mark.parametrize("name", a_few(VALUES, 4))
+@pytest.mark.parametrize("name", a_few(VALUES, 2))
 def test_values_that_cant_be_computed_stand_beside_null(name: str, tmp_path: Path) -> None:
     draw, place = random.Random(name), tmp_path / "values"
     shutil.copytree(GOLDEN / "values", place)
