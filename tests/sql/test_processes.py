@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from millpond.serve.sql import messages as say
 from millpond.serve.sql.pool import SqlPool
 from millpond.settings import ServeSettings
 from millpond.tables.sql.reading.opened import OpenedTables
+from suite.sizes import examples
 
 pytest.importorskip("duckdb")
 
@@ -79,3 +82,53 @@ def test_how_a_process_ended_is_said(pool: SqlPool, number: int, says_memory: bo
     assert ended.value.condition == "SQL_ENDED"
     assert signal.Signals(number).name in ended.value.message
     assert ("memory" in ended.value.message) is says_memory
+
+
+def test_a_statement_that_was_closed_before_its_turn_disturbs_no_other_one(pool: SqlPool) -> None:
+    """A client leaves while the thread that would ask for it still waits: by then the process answers somebody else."""
+    answer(pool, ONE)
+    late, close_late = pool.begin(asked('["SELECT 1 AS late", null]'), nothing, ServeSettings())
+    close_late()
+    other, close_other = pool.begin(asked('["SELECT 2 AS other", null]'), nothing, ServeSettings())
+    assert other.pid == late.pid
+    with pytest.raises(MillpondError) as ended:
+        late.next()
+    assert ended.value.condition == "READ_TOO_LONG"
+    assert b"".join(iter(other.next, None)) == b'{"other":2}'
+    close_other()
+    close_late()  # again, which gives no process back twice
+    close_other()
+    first, _ = pool.begin(asked(ONE), nothing, ServeSettings())
+    second, _ = pool.begin(asked(ONE), nothing, ServeSettings())
+    assert first.pid != second.pid
+
+
+def test_statements_of_clients_that_leave_at_any_moment_give_no_answer_to_others(pool: SqlPool) -> None:
+    """Threads ask for numbers; each statement is closed by another thread, sooner or later."""
+    wrong: list[object] = []
+
+    def ask(seed: int) -> None:
+        draw = random.Random(seed)
+        for number in range(examples(60)):
+            wanted = seed * 1000 + number
+            session, close = pool.begin(asked(f'["SELECT {wanted} AS n", null]'), nothing, ServeSettings())
+            leaving = threading.Timer(draw.choice([0, 0, 0.001, 0.005, 30]), close)
+            leaving.start()
+            try:
+                found = b"".join(iter(session.next, None))
+                if found not in (b"", b'{"n":%d}' % wanted):
+                    wrong.append((wanted, found))
+            except MillpondError as error:
+                if error.condition != "READ_TOO_LONG":
+                    wrong.append(error)
+            finally:
+                leaving.cancel()
+                close()
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(120)
+    assert wrong == []
+    assert not any(each.is_alive() for each in threads)

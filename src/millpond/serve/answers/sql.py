@@ -139,9 +139,10 @@ async def answer_sql(call: SqlCall) -> Response:
     scope, settings = call.request.scope, call.settings
     form = choose_format(",".join(call.request.headers.getlist("accept")), ROW_FORMATS)
     loop, begun = asyncio.get_running_loop(), list[Callable[[], None]]()
-    leave = await call.patience.statements.come(scope["asker"], settings.max_seconds)
+    leave, is_over = await call.patience.statements.come(scope["asker"], settings.max_seconds), threading.Event()
 
     def finish() -> None:
+        is_over.set()
         if begun:
             loop.run_in_executor(None, begun[0]).add_done_callback(lambda _: leave())
         else:
@@ -150,6 +151,8 @@ async def answer_sql(call: SqlCall) -> Response:
     def begin() -> SqlSession:
         session, close = call.pool.begin(lambda number: call.ask(form, number), call.open, settings)
         begun.append(close)
+        if is_over.is_set():  # the client left meanwhile, and `finish` may not have seen it
+            close()
         return session
 
     scope["resources"].callback(finish)

@@ -80,7 +80,9 @@ class SqlPool:
 
     def _give_back(self, session: SqlSession, process: SqlProcess) -> None:
         with self._lock:
-            self._running.discard(session)
+            if session not in self._running:
+                return  # it was given back: nobody takes it twice
+            self._running.remove(session)
             stays = process.is_well and not self._is_closed
             if stays:
                 self._idle.append(process)

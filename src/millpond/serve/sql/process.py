@@ -115,7 +115,7 @@ class SqlSession:
         self._ends = self._began + ask.seconds + _GRACE_SECONDS
         self._ending = threading.Event()
         self._lock = threading.Lock()
-        self._has_begun = self._is_over = self._is_dry = False
+        self._has_begun = self._is_over = self._is_closed = self._is_dry = False
         self._scans: dict[int, Iterator[Any]] = {}
         self.head: say.Head | say.PostgresHead | None = None
         self.tables = OpenedTables()
@@ -128,10 +128,12 @@ class SqlSession:
     def next(self) -> bytes | None:
         """The next piece of the answer, None at its end; `head` is there before the first one.
 
-        Raises:  the errors of the statement; SQL_OUT_OF_MEMORY, READ_TOO_LONG; SQL_ENDED if its
-                 process has ended.
+        Raises:  the errors of the statement; SQL_OUT_OF_MEMORY, READ_TOO_LONG, also after `close`;
+                 SQL_ENDED if its process has ended.
         """
         with self._lock:
+            if self._is_closed:  # while this thread waited for its turn; the process answers somebody else by now
+                raise _was_ended()
             try:
                 if not self._has_begun:
                     self._has_begun = True
@@ -167,6 +169,7 @@ class SqlSession:
                 scan.close()  # type: ignore[attr-defined]
             self._scans.clear()
             self.tables.__exit__()
+            self._is_closed = True
 
     def _go_on(self, found: Any, refused: say.Failure | None = None) -> None:
         """Do what a message says.
@@ -242,7 +245,7 @@ class SqlSession:
 
     def _gone(self) -> MillpondError:
         if not self._process.is_well:  # killed here, by another thread
-            return ReplicaError("READ_TOO_LONG", "The statement was ended.", hint="Ask again.")
+            return _was_ended()
         code = self._process.kill()
         log.warning("sql.process_ended", process=self._process.pid, exit_code=code)
         name = signal.Signals(-code).name if code < 0 else f"code {code}"
@@ -252,3 +255,7 @@ class SqlSession:
         else:
             why, hint = "", "Ask again; if that happens again, report it with the server's log."
         return ReplicaError("SQL_ENDED", f"The process that ran the statement ended ({name}){why}.", hint=hint)
+
+
+def _was_ended() -> MillpondError:
+    return ReplicaError("READ_TOO_LONG", "The statement was ended.", hint="Ask again.")
