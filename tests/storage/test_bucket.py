@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import millpond
 from millpond.errors import CheckpointError
-from millpond.storage import open_storage
+from millpond.storage import open_storage, uri_of
 from millpond.storage.bucket import Bucket, parse_bucket_uri
+from millpond.storage.names import path_of
 from servers.proxy import proxy
 from servers.s3 import BUCKET, moto_server, use
 
@@ -44,6 +47,40 @@ def test_what_names_no_bucket_is_refused(uri: str) -> None:
         open_storage(uri)
     assert caught.value.condition == "UNSUPPORTED"
     assert uri in caught.value.message or uri.split("://")[0] in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("place", "instead"),
+    [
+        ("dbfs:/pond", "/dbfs/"),
+        ("dbfs:///pond", "/dbfs/"),
+        ("wasbs://c@h/x", "abfss://"),
+        ("oss://bucket/x", "AWS_ENDPOINT_URL"),
+        ("viewfs://cluster/x", "file:"),
+        ("maprfs:/x", "/mapr"),
+        ("s3:/bucket/x", "two slashes"),
+        (Path("s3://bucket/x"), "two slashes"),
+        ("http://localhost:8080", "millpond.connect"),
+        ("notes:/x", "./notes:/x"),
+    ],
+)
+def test_another_scheme_is_no_folder_of_that_name(
+    place: str | Path, instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for read in (open_storage, uri_of, millpond.open, millpond.read_arrow):
+        with pytest.raises(CheckpointError) as caught:
+            read(place, "table") if read is millpond.read_arrow else read(place)
+        assert caught.value.condition == "UNSUPPORTED"
+        assert str(place) in caught.value.message
+        assert instead in (caught.value.hint or "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["./dbfs:/pond", "a:b/c", "c:/x", "1:/x", ":/x", "jobs/dbfs:/pond"])
+def test_a_path_with_a_colon_is_a_path(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert path_of(uri_of(place)) == os.path.abspath(place)
 
 
 def test_the_other_clouds_are_opened_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:

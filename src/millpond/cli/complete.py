@@ -37,14 +37,12 @@ def complete_place(_ctx: click.Context, _parameter: click.Parameter, begun: str)
 @_quietly
 def complete_table(ctx: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """A table of the named place."""
-    from millpond.catalogue import open_jobs
-    from millpond.tables.cold.table import find_names
+    from millpond.tables.cold.table import find_tables
 
     place: Any = ctx.params.get("place")
     if not place or is_server(place):
         return []
-    names = {name for folder in open_jobs(place) for name in find_names(folder)[0]}
-    return [CompletionItem(name) for name in sorted(names) if name.startswith(begun)]
+    return [CompletionItem(name) for name in find_tables(place) if name.startswith(begun)]
 
 
 @_quietly

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from millpond.errors import RequestError, SetupError
+from millpond.storage.names import scheme_of
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "integer": ((int,), "a whole number"),
@@ -114,7 +115,7 @@ def _words(path: Path, name: str, value: Any, *, is_place: bool) -> list[str]:
 
 def _placed(path: Path, place: str) -> str:
     """A path relative to the file's folder; a URI stays as it is."""
-    return place if "://" in place else str(path.absolute().parent / Path(place).expanduser())
+    return place if scheme_of(place) else str(path.absolute().parent / Path(place).expanduser())
 
 
 def _invalid(path: Path, what: str, hint: str) -> RequestError:

@@ -30,7 +30,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 LIMIT = 100
 
 pond_argument = click.argument("place", metavar="DIR|URL", shell_complete=complete_place)
-table_argument = click.argument("table_name", metavar="TABLE", shell_complete=complete_table)
+table_argument = click.argument("table_name", metavar="[TABLE]", required=False, shell_complete=complete_table)
 take_over_option = click.option(
     "--take-over", is_flag=True, help="Take the job's lease from whoever has it; only if that can't write any more."
 )
@@ -159,6 +159,10 @@ class KeyWords:
 
     columns: tuple[str, ...]
     key_json: str | None
+
+    def after(self, given: str | None, table: str) -> KeyWords:
+        """These words, and before them the one that stood where TABLE may stand, if that wasn't the table's name."""
+        return self if given in (None, table) else KeyWords((str(given), *self.columns), self.key_json)
 
     def of(self, definition: TableDefinition, *, by_value: bool = False) -> Key:
         """The key of a table; `by_value` as for `parse_pairs`.
@@ -327,7 +331,7 @@ class TableRead:
     """One read of one table: where, of which key, as of when, within which bounds, and how to show it."""
 
     place: str
-    table_name: str
+    table_name: str | None
     key_words: KeyWords
     as_of: AsOf
     bounds: Bounds | None
@@ -338,7 +342,7 @@ class TableRead:
     def open(self, *, by_value: bool = False) -> Iterator[tuple[AnyTable, Key]]:
         """The table in the wanted state, and the key.  Raises as `open_table`, `KeyWords.of` and `Table.at`."""
         with open_table(self.place, self.table_name, self.reading, self.bounds) as table:
-            key = self.key_words.of(table.definition, by_value=by_value)
+            key = self.key_words.after(self.table_name, table.name).of(table.definition, by_value=by_value)
             yield self.as_of.state_of(table), key
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _SCHEMES = ("http://", "https://")
 # A first replica of a large state takes minutes.
 _CATCH_UP_SECONDS = 300.0
+# How many tables an error names.
+_SHOWN = 20
 
 
 def is_server(place: str) -> bool:
@@ -49,14 +51,34 @@ class Reading:
 
 
 @contextmanager
-def open_table(place: str, name: str, reading: Reading, bounds: Bounds | None = None) -> Iterator[AnyTable]:
-    """One table; errors of other jobs don't matter.
+def open_table(place: str, name: str | None, reading: Reading, bounds: Bounds | None = None) -> Iterator[AnyTable]:
+    """One table; errors of other jobs don't matter if it is named.
 
+    name:    None for the only table there is, and so is COLUMN=VALUE, which no table is called
     bounds:  of the read; their wait also applies to a pond or table that doesn't exist yet
-    Raises:  as `open_place`; UNKNOWN_TABLE.
+    Raises:  as `open_place`, `only_table`; UNKNOWN_TABLE.
     """
-    with open_place(place, reading, table=name, arrival_seconds=bounds.wait_seconds if bounds else 0.0) as pond:
-        yield pond.now(name) if isinstance(pond, Pond) else pond[name]
+    named = None if may_be_left_out(name) else name
+    with open_place(place, reading, table=named, arrival_seconds=bounds.wait_seconds if bounds else 0.0) as pond:
+        found = named or which_table(name, pond.tables())
+        yield pond.now(found) if isinstance(pond, Pond) else pond[found]
+
+
+def may_be_left_out(name: str | None) -> bool:
+    """Whether what stands at the table's place may be the first COLUMN=VALUE, or nothing."""
+    return name is None or "=" in name
+
+
+def which_table(name: str | None, tables: Sequence[str]) -> str:
+    """The table of this name, or the only one.  Raises UNKNOWN_TABLE if there is none, INVALID_REQUEST if there are several."""
+    if name in tables or len(tables) == 1:
+        return name if name is not None and name in tables else tables[0]
+    if not tables:
+        raise RequestError("UNKNOWN_TABLE", "There is no table yet.", hint="A table is known from the first committed batch on.")
+    some = ", ".join(tables[:_SHOWN]) + (", …" if len(tables) > _SHOWN else "")
+    raise RequestError(
+        "INVALID_REQUEST", f"TABLE is left out, and there are {len(tables)} tables.", hint=f"Name one of them: {some}."
+    )
 
 
 @contextmanager

@@ -12,6 +12,8 @@ NUMBER = "0|[1-9][0-9]{0,17}"
 """pattern of a number as Spark writes it: without zeros in front"""
 _NUMBER = re.compile(NUMBER)
 _LOCAL = "file://"
+# One letter would be a drive.
+_SCHEME = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/")
 # Characters with a meaning in URIs; all others stay as they are.
 _ESCAPES = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})
 
@@ -19,6 +21,12 @@ _ESCAPES = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})
 def numbers(names: Iterable[str]) -> list[int]:
     """The numbers among names, ascending.  Other names aren't Spark's."""
     return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
+
+
+def scheme_of(place: str) -> str | None:
+    """The scheme of a URI, as Hadoop takes it: letters:/… with one slash or more; None for a path."""
+    found = _SCHEME.match(place)
+    return found[1].lower() if found else None
 
 
 def is_local_uri(text: str) -> bool:

@@ -42,6 +42,7 @@ from millpond.savepoint.threads import Progress
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage, uri_of
 from millpond.storage.copying import copy_file, hash_file
+from millpond.storage.names import scheme_of
 
 _BOUNDS = FileBounds()
 _SHOWN = 5
@@ -334,7 +335,7 @@ def _missing(sink: Storage, paths: list[str]) -> list[str]:
     gone = []
     for path in paths:
         folder, _, name = path.rpartition("/")
-        if "://" not in path:
+        if scheme_of(path) is None:
             if folder not in there:
                 there[folder] = sink.sizes(folder)
             if name not in there[folder]:

@@ -17,7 +17,7 @@ from millpond.errors import DefinitionError, RequestError
 from millpond.schema.definition.meaning import Meaning, parse_meaning
 from millpond.schema.definition.parts import VariableParts, parse_variable_parts
 from millpond.schema.definition.retention import parse_retention_json, retention_json
-from millpond.schema.definition.table import TableDefinition, check_table_name, parse_definition
+from millpond.schema.definition.table import TableDefinition, check_table_name, parse_definition, unreadable_definition
 from millpond.schema.strict_json import DAMAGE
 from millpond.settings import Retention
 
@@ -89,7 +89,12 @@ def parse_entry(data: Json) -> Entry:
     Raises:  DEFINITION_MISMATCH if its format is unknown, or it is damaged.
     """
     if not isinstance(data, dict) or "kind" not in data:
-        return parse_definition(data)
+        definition = parse_definition(data)
+        try:
+            check_table_name(definition.table)
+        except RequestError as wrong:
+            raise unreadable_definition(wrong) from wrong
+        return definition
     if data["kind"] != KIND or data.get("format") != FORMAT:
         raise DefinitionError(
             "DEFINITION_MISMATCH",
@@ -108,11 +113,7 @@ def parse_entry(data: Json) -> Entry:
         parts = parse_variable_parts(data.get("parts"))
         meaning = parse_meaning(data.get("meaning"))
     except (*DAMAGE, RequestError) as broken:
-        raise DefinitionError(
-            "DEFINITION_MISMATCH",
-            f"The definition isn't readable: {broken!r:.200}.",
-            hint="Define the table again with the DataFrame that the job runs.",
-        ) from broken
+        raise unreadable_definition(broken) from broken
     return NamedOperator(
         table=table, operator=operator, operator_name=operator_name, retention=retention, parts=parts, meaning=meaning
     )

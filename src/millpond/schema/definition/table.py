@@ -196,6 +196,9 @@ def _describe_aggregate(expression: Expression) -> str:
 def parse_definition(data: Json) -> TableDefinition:
     """Turn the JSON form back into a definition.
 
+    A table that nobody defined is called by its job's folder, which may have any name; names that
+    somebody gave are checked by `parse_entry`.
+
     Raises:  DEFINITION_MISMATCH if its format is unknown, or it is damaged.
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -206,17 +209,20 @@ def parse_definition(data: Json) -> TableDefinition:
             hint="Read this table with the Millpond version that wrote its definition, or a newer one.",
         )
     try:
-        definition = _parse(data)
-        check_table_name(definition.table)
+        return _parse(data)
     except (*DAMAGE, MillpondError) as broken:
         if isinstance(broken, DefinitionError):
             raise
-        raise DefinitionError(
-            "DEFINITION_MISMATCH",
-            f"The definition isn't readable: {broken!r:.200}.",
-            hint="Define the table again with the DataFrame that the job runs.",
-        ) from broken
-    return definition
+        raise unreadable_definition(broken) from broken
+
+
+def unreadable_definition(broken: Exception) -> DefinitionError:
+    """The error for a definition that is damaged."""
+    return DefinitionError(
+        "DEFINITION_MISMATCH",
+        f"The definition isn't readable: {broken!r:.200}.",
+        hint="Define the table again with the DataFrame that the job runs.",
+    )
 
 
 def _parse(data: dict[str, Any]) -> TableDefinition:
@@ -250,7 +256,9 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
 
 
 def _check_types(definition: TableDefinition) -> None:
-    """Raise ValueError if a column hasn't the type as which it is read or computed."""
+    """Raise ValueError if the table's name is no text, or a column hasn't the type as which it is read or computed."""
+    if not isinstance(definition.table, str):
+        raise ValueError("its name isn't one")
     keys = definition.key_fields
     for key in definition.key:
         check_key_column(key.name, key.type, keys[key.index], key.path)

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 from millpond.errors import CheckpointError, RequestError
 from millpond.spark.derive.plan import Java, class_name, streaming_leaves
-from millpond.storage.names import hadoop_uri, is_local_uri, local_uri, path_of
+from millpond.storage.names import hadoop_uri, is_local_uri, local_uri, path_of, scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -175,7 +175,7 @@ def _of_patterns(patterns: Sequence[str], paths: list[str]) -> set[str]:
     """The source's files that match; `*` matches slashes too.  Raises INVALID_REQUEST for a pattern without a file."""
     found: set[str] = set()
     for pattern in patterns:
-        wanted = hadoop_uri(pattern) if "://" in pattern and not is_local_uri(pattern) else _local(pattern)
+        wanted = hadoop_uri(pattern) if scheme_of(pattern) and not is_local_uri(pattern) else _local(pattern)
         mine = {path for path in paths if _plain(path) == wanted or fnmatchcase(_plain(path), wanted)}
         if not mine:
             raise invalid(f"the source has no file {pattern!r:.200}", "Name files that the source reads, or leave that out.")

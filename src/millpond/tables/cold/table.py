@@ -121,6 +121,11 @@ def find_defined(path: str | Path, table: str, *, allow: Iterable[str | Path] = 
     return None
 
 
+def find_tables(path: str | Path, *, allow: Iterable[str | Path] = ()) -> list[str]:
+    """The names of all tables of a pond or checkpoint, sorted, without a replica.  Raises as `find_names`."""
+    return sorted({name for folder in open_jobs(path, allow=allow) for name in find_names(folder)[0]})
+
+
 def find_names(folder: JobFolder) -> tuple[list[str], bool]:
     """The names of a job's tables from its checkpoint alone, and whether these are all.
 

@@ -33,7 +33,7 @@ _LOOK_SECONDS = 1.0
 @options.reading_options
 def changes(
     place: str,
-    table_name: str,
+    table_name: str | None,
     since: str | None,
     limit: int | None,
     follow: bool,

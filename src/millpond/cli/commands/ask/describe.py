@@ -19,7 +19,7 @@ from millpond.wire.rows import typed_columns
 @options.pond_argument
 @options.table_argument
 @options.reading_options
-def describe(place: str, table_name: str, reading: Reading, as_json: bool) -> None:
+def describe(place: str, table_name: str | None, reading: Reading, as_json: bool) -> None:
     """Show TABLE's columns with Spark's types, its key in the order of rows, retention and number of rows.
 
     \b
@@ -31,9 +31,9 @@ def describe(place: str, table_name: str, reading: Reading, as_json: bool) -> No
         count = table.count()
         definition = table.definition
         if as_json:
-            write_json(table_json(table_name, count, definition))
+            write_json(table_json(table.name, count, definition))
             return
-        facts = [("table", table_name), ("job", count.cut.job), ("rows", str(int(count)))]
+        facts = [("table", table.name), ("job", count.cut.job), ("rows", str(int(count)))]
         if definition.retention is not None:
             facts.append(("kept", definition.retention.words()))
         if definition.indexes:

@@ -6,11 +6,11 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_miss, write_rows
-from millpond.cli.place import is_server
+from millpond.cli.place import is_server, may_be_left_out, which_table
 from millpond.errors import RequestError
 from millpond.schema.definition.table import TableDefinition
 from millpond.tables.answer import Rows
-from millpond.tables.cold.table import find_definition, read_row
+from millpond.tables.cold.table import find_definition, find_tables, read_row
 from millpond.wire.questions import AsOf
 
 NOT_THERE = 1
@@ -45,8 +45,10 @@ def get(ctx: click.Context, /, asked: options.TableRead, cold: bool) -> None:
         raise RequestError("INVALID_REQUEST", "--cold reads a checkpoint, not a server.", hint="Leave --cold out, or name a path.")
     if cold:
         place, allow = asked.place, asked.reading.allow
-        definition = find_definition(place, asked.table_name, allow=allow)
-        row = read_row(place, asked.table_name, asked.key_words.of(definition), allow=allow)
+        given = asked.table_name
+        table = which_table(given, find_tables(place, allow=allow)) if may_be_left_out(given) else str(given)
+        definition = find_definition(place, table, allow=allow)
+        row = read_row(place, table, asked.key_words.after(given, table).of(definition), allow=allow)
         _show(ctx, asked, definition, Rows([row], row.cut))
         return
     with asked.open() as (table, key):

@@ -30,7 +30,7 @@ _LOOK_SECONDS = 1.0
 @options.reading_options
 def watch(
     place: str,
-    table_name: str,
+    table_name: str | None,
     key_words: options.KeyWords,
     times: int | None,
     limit: int,
@@ -49,7 +49,7 @@ def watch(
       millpond watch ./pond wine_statistics
     """
     with open_table(place, table_name, reading) as table:
-        key = key_words.of(table.definition)
+        key = key_words.after(table_name, table.name).of(table.definition)
         look = _looking(table, key, limit)
         found = look(None)
         shown, left = None, times

@@ -11,13 +11,14 @@ import click
 
 import millpond
 from millpond.cli import options
-from millpond.cli.place import Reading, is_server, open_table
+from millpond.cli.place import Reading, is_server, open_table, which_table
 from millpond.cli.worker import WorkerCommand
 from millpond.errors import RequestError
 from millpond.sending.address import read_options
 from millpond.sending.metrics import metrics_text
 from millpond.sending.sender import Begin, Sender, SenderStatus
 from millpond.settings import RetentionWords
+from millpond.tables.cold.table import find_tables
 
 
 @click.command()
@@ -58,7 +59,7 @@ from millpond.settings import RetentionWords
 @options.place_options
 def send(
     place: str,
-    table_name: str,
+    table_name: str | None,
     to: str,
     name: str | None,
     begin: Begin,
@@ -95,13 +96,14 @@ def send(
 
 
 @contextmanager
-def _open(place: str, table: str, reading: Reading, history: str | None) -> Iterator[Any]:
+def _open(place: str, table: str | None, reading: Reading, history: str | None) -> Iterator[Any]:
     if history is None:
         with open_table(place, table, reading) as opened:
             yield opened
         return
     if is_server(place):
         raise RequestError("INVALID_REQUEST", "The server keeps history.", hint="Give --history to `millpond serve`.")
+    table = table or which_table(None, find_tables(place, allow=reading.allow))
     retention = {table: RetentionWords(history=history)}
     with millpond.open(
         place, replica_dir=reading.replica_dir, retention=retention, allow=reading.allow, wait_seconds=reading.wait
