@@ -74,6 +74,9 @@ def test_a_job_that_ends_there_already_gets_no_plan(tmp_path: Path) -> None:
         (kafka(5, 2), None, "NOT_ALIGNED"),
         (kafka(5), {"other": {"0": 9}}, "NOT_ALIGNED"),
         (17, 18, "UNSUPPORTED"),
+        ({"reservoirVersion": 4, "index": 500}, {"reservoirVersion": 5, "index": -1}, "UNSUPPORTED"),
+        ({"left": 5}, {"left": 6}, "UNSUPPORTED"),
+        (kafka(5), {"topic": 9}, "UNSUPPORTED"),
     ],
 )
 def test_what_cant_be_reached_is_refused(tmp_path: Path, mine: Any, theirs: Any, condition: str) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.checkpoint.log import read_commit, with_offsets
+from millpond.checkpoint.offset_order import fallen, growing_numbers
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import log_offset
 from millpond.checkpoint.source_files import LoggedFile, iter_logged, newest_compact, write_entry
@@ -97,13 +98,15 @@ def _ends(first: End, other: End) -> Iterator[tuple[str, Any, list[LoggedFile] |
         if end != before:
             if end is None:
                 raise _not_aligned(first, other, f"Source {source} has read nothing in {other.name}.")
-            if not isinstance(end, dict):
+            falls = fallen(before, end) if before is not None else []
+            if not isinstance(end, dict) or growing_numbers(end) is None or falls is None:
+                why = "means something in its own job only" if not isinstance(end, dict) else "has no order that is known"
                 raise CheckpointError(
                     "UNSUPPORTED",
-                    f"The offset of source {source}, {end!r:.80}, means something in its own job only.",
+                    f"The offset of source {source}, {end!r:.80}, {why}.",
                     hint="Jobs that read files or Kafka can be taken to the same offsets.",
                 )
-            if _is_behind(end, before):
+            if falls or (isinstance(before, dict) and _lacks(end, before)):
                 raise _not_aligned(first, other, f"Source {source} ends at {end!r:.200}, and before at {before!r:.200}.")
         yield source, end, None
 
@@ -145,18 +148,9 @@ def _interval(newest: int | None) -> int:
     return next(n for n in range(_COMPACT_INTERVAL, entries + 1) if entries % n == 0)
 
 
-def _is_behind(end: Mapping[str, Any], before: Any) -> bool:
-    """Whether a number of an offset is less than it was, as Kafka's numbers by topic and partition."""
-    if not isinstance(before, Mapping):
-        return False
-    for name, was in before.items():
-        now = end.get(name)
-        if isinstance(was, Mapping):
-            if not isinstance(now, Mapping) or _is_behind(now, was):
-                return True
-        elif isinstance(was, int) and not (isinstance(now, int) and now >= was):
-            return True
-    return False
+def _lacks(end: Any, before: Any) -> bool:
+    """Whether a number that was there is gone, as of a topic's partition."""
+    return bool((growing_numbers(before) or {}).keys() - (growing_numbers(end) or {}).keys())
 
 
 def _not_aligned(first: End, other: End, why: str) -> ReplicaError:

@@ -201,6 +201,57 @@ def test_offsets_that_go_back(tmp_path: Path) -> None:
     assert look(checkpoint.path).findings[0].batch == 4
 
 
+def delta(batch: int) -> Any:
+    """As Delta's source has it: after the last file of a version comes -1 of the next one."""
+    at = {"sourceVersion": 1, "reservoirId": "a3f1", "reservoirVersion": 7 + batch // 2}
+    return {**at, "index": -1 if batch % 2 else 500 - batch, "isStartingVersion": batch < 2}
+
+
+OWN_ORDER = {
+    "delta": delta,
+    "iceberg": lambda batch: {"version": 1, "snapshot_id": 10**18 - batch * 977, "position": batch % 3, "scan_all_files": False},
+    "python": lambda batch: {"shards": {"a": {"left": 100 - batch}}, "version": batch},
+    "python, falling": lambda batch: {"left": 100 - batch},
+    "a list": lambda batch: [100 - batch],
+    "a text": lambda batch: f"{100 - batch:03}",
+    "another source each time": lambda batch: {"t": {"0": 9}} if batch % 2 else {"logOffset": 3},
+}
+
+
+@pytest.mark.parametrize("source", OWN_ORDER)
+def test_offsets_whose_order_nobody_knows_say_nothing(tmp_path: Path, source: str) -> None:
+    checkpoint = written(tmp_path, sources=lambda batch: [OWN_ORDER[source](batch)])
+    assert look(checkpoint.path).findings == ()
+
+
+def made_anew(batch: int) -> Any:
+    return [{"topic": {"0": 500 + batch, "1": 40} if batch < 3 else {"0": batch, "1": 60}, "other": {"0": 7 * batch}}]
+
+
+def test_a_topic_that_was_made_anew_is_no_second_job(tmp_path: Path) -> None:
+    """Spark went on, as with failOnDataLoss=false."""
+    checkpoint = written(tmp_path, sources=made_anew)
+    diagnosis = look(checkpoint.path)
+    (finding,) = diagnosis.findings
+    assert (finding.path, finding.kind, finding.effect, finding.batch) == ("offsets/3", "reset", "none", None)
+    assert finding.what.startswith("The source was reset at batch 3: topic was made anew, or cut.")
+    assert diagnosis.is_sound
+
+
+@pytest.mark.parametrize(
+    "falling",
+    [
+        lambda batch: {"logOffset": 9 - batch},
+        lambda batch: 100 - batch,
+        lambda batch: {"offset": 100 - batch, "timestamp": batch},
+        lambda batch: {"files": {"/log": {"line": 100 - batch, "byte": batch, "tail": "x"}}},
+    ],
+)
+def test_offsets_that_only_grow_are_wrong_when_they_fall(tmp_path: Path, falling: Any) -> None:
+    checkpoint = written(tmp_path, sources=lambda batch: [falling(batch) if batch > 3 else falling(0)])
+    assert ("offsets/5", "went_back", "wrong") in found(checkpoint.path)
+
+
 def test_a_clock_that_goes_back(tmp_path: Path) -> None:
     checkpoint = written(tmp_path)
     checkpoint.clock -= 60_000

@@ -2,7 +2,9 @@
 
 Sound, from contents alone:
 
-1. A source's offset goes back from one batch to the next: one of the plans is of another run.
+1. A source's offset goes back from one batch to the next: one of the plans is of another run.  This
+   is said only of sources whose order is known (`checkpoint/offset_order.py`).  Kafka's goes back
+   once, and then on, if the topic was made anew: that is no sign of a second job.
 2. A setting by which state is written changes from one batch to the next.  Spark keeps them; an
    older Spark drops those that it doesn't know.
 3. In checkpoint format 2, the change log of a batch names the ids of the versions before it: these
@@ -22,10 +24,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import pairwise
-from typing import Any
 
 from millpond.checkpoint.files.records import parse_changelog_header
 from millpond.checkpoint.log import BatchPlan, StateSettings
+from millpond.checkpoint.offset_order import Place, fallen, is_by_topic
 from millpond.checkpoint.state import unpack
 from millpond.errors import CheckpointError
 from millpond.savepoint.repair.finding import Finding
@@ -45,45 +47,58 @@ _REMEDY = "Find out which jobs write here, and stop all but one; then repair, or
 def signs_of_others(storage: Storage, logs: Logs) -> Iterator[Finding]:
     """What the logs and the newest state files show.  Raises what the storage raises."""
     plans = [logs.plans[number] for number in sorted(logs.plans)]
-    for before, plan in pairwise(plans):
-        yield from _gone_back(before, plan, plans[-1])  # 1
+    yield from _gone_back(plans)  # 1
     yield from _settings(plans)  # 2
     if logs.is_format_2:
         yield from _lineage(storage, logs)  # 3
     yield from _by_times(storage, logs)  # 4
 
 
-def _gone_back(before: BatchPlan, plan: BatchPlan, newest: BatchPlan) -> Iterator[Finding]:
-    path = f"offsets/{plan.batch}"
-    for source, offset in plan.offsets.items():
-        if not _is_less(offset, before.offsets.get(source)):
-            continue
+def _gone_back(plans: list[BatchPlan]) -> Iterator[Finding]:
+    for source in plans[-1].offsets if plans else ():
+        yield from _source_gone_back(plans, source)
+    for before, plan in pairwise(plans):
+        seconds = (before.started_ms - plan.started_ms) / 1000
+        if seconds > _LIMITS.clock_tolerance_ms / 1000:
+            yield Finding(
+                kind="went_back",
+                path=f"offsets/{plan.batch}",
+                what=f"Batch {plan.batch} was planned {seconds:.0f} s before batch {before.batch}.",
+                effect="none",
+                means="Spark doesn't look at it. Either the driver's clock was set back, or two jobs wrote here.",
+                remedy=_REMEDY,
+            )
+
+
+def _source_gone_back(plans: list[BatchPlan], source: str) -> Iterator[Finding]:
+    """Where a source's offset falls, if the order of its offsets is known."""
+    ends = [plan.offsets.get(source) for plan in plans]
+    falls = {n: places for n in range(1, len(plans)) if (places := fallen(ends[n - 1], ends[n]))}
+    for n, places in falls.items():
+        before, plan = plans[n - 1], plans[n]
+        path = f"offsets/{plan.batch}"
+        what = f"Source {source} ends at {ends[n]}, and batch {before.batch} ended at {ends[n - 1]}."
         # A single plan that names too much was damaged; Spark reads only the two newest ones.
-        is_still = _is_less(newest.offsets.get(source), before.offsets.get(source))
-        what = f"Source {source} ends at {offset}, and batch {before.batch} ended at {before.offsets[source]}."
-        if not is_still:
+        if not fallen(ends[n - 1], ends[-1]):
             means = "Spark doesn't read these plans any more."
             yield Finding(kind="went_back", path=path, what=what, effect="none", means=means, remedy="Nothing needs to be done.")
-            continue
-        means = "Spark reads a part of the source twice, or refuses to start."
-        yield Finding(kind="went_back", path=path, what=what, effect="wrong", means=means, remedy=_REMEDY, batch=plan.batch)
-    seconds = (before.started_ms - plan.started_ms) / 1000
-    if seconds > _LIMITS.clock_tolerance_ms / 1000:
-        yield Finding(
-            kind="went_back",
-            path=path,
-            what=f"Batch {plan.batch} was planned {seconds:.0f} s before batch {before.batch}.",
-            effect="none",
-            means="Spark doesn't look at it. Either the driver's clock was set back, or two jobs wrote here.",
-            remedy=_REMEDY,
-        )
+        elif is_by_topic(ends[n]) and not any(_topics(places) & _topics(falls[m]) for m in falls if m != n):
+            topics = ", ".join(sorted(_topics(places)))
+            yield Finding(
+                kind="reset",
+                path=path,
+                what=f"The source was reset at batch {plan.batch}: {topics} was made anew, or cut. {what}",
+                effect="none",
+                means="Spark goes on from the new offsets. Records that were lost with the old topic are in no batch.",
+                remedy="Nothing needs to be done.",
+            )
+        else:
+            means = "Spark reads a part of the source twice, or refuses to start."
+            yield Finding(kind="went_back", path=path, what=what, effect="wrong", means=means, remedy=_REMEDY, batch=plan.batch)
 
 
-def _is_less(offset: Any, before: Any) -> bool:
-    """Whether any number in an offset is less than the same one before."""
-    if isinstance(offset, dict) and isinstance(before, dict):
-        return any(_is_less(value, before[name]) for name, value in offset.items() if name in before)
-    return type(offset) is int and type(before) is int and offset < before
+def _topics(places: list[Place]) -> set[str]:
+    return {place[0] for place in places}
 
 
 def _settings(plans: list[BatchPlan]) -> Iterator[Finding]:

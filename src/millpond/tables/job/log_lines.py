@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import posixpath
-from typing import Any
 from urllib.parse import unquote
 
+from millpond.checkpoint.offset_order import is_by_line
 from millpond.tables.job.offsets import Offsets, invalid
 
 # Spark's own file source reads whole files; `checkpoint.source_files` finds these.
@@ -21,7 +21,7 @@ def line_is_read(path: str, line: int | None, found: Offsets) -> bool | None:
 
     Raises:  INVALID_BOUND if no line is given: a log grows, and batches read it piece by piece.
     """
-    by_line = [offset["files"] for offset in found.values() if _is_by_line(offset)]
+    by_line = [offset["files"] for offset in found.values() if is_by_line(offset)]
     if not by_line:
         return None
     name = posixpath.normpath("/" + unquote(path.partition(":")[2]).lstrip("/")) if path.startswith("file:/") else path
@@ -33,12 +33,3 @@ def line_is_read(path: str, line: int | None, found: Offsets) -> bool | None:
             f"the job reads {path} line by line, but no line is given", 'Write find_event(file="/logs/access.log", line=3000).'
         )
     return all(line <= end for end in reached)
-
-
-def _is_by_line(offset: Any) -> bool:
-    return (
-        isinstance(offset, dict)
-        and offset.keys() == {"files"}
-        and isinstance(offset["files"], dict)
-        and all(isinstance(place, dict) and isinstance(place.get("line"), int) for place in offset["files"].values())
-    )

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from millpond.checkpoint.offset_order import is_by_topic
 from millpond.errors import RequestError
 
 Offsets = Mapping[str, Any]
@@ -83,7 +84,7 @@ def missing_of(wanted: Wanted, found: Offsets) -> Missing | None:
         return _missing_in(wanted, found[wanted.source], wanted.source)
     topic = wanted.path[0]
     given = {source: offset for source, offset in found.items() if offset is not None}
-    by_topic = {source: offset for source, offset in given.items() if _is_by_topic(offset)}
+    by_topic = {source: offset for source, offset in given.items() if is_by_topic(offset)}
     if given and not by_topic and len(given) == len(found):
         raise invalid(
             f"{wanted.bound} names a topic and a partition, but no source of this job has such offsets: {describe(found)}",
@@ -111,7 +112,7 @@ def _missing_in(wanted: Wanted, offset: Any, source: str) -> Missing | None:
         if not isinstance(at, dict):
             raise _other_shape(wanted, offset, source)
         if name not in at:
-            what = "partitions" if depth == 1 and _is_by_topic(offset) else "names there"
+            what = "partitions" if depth == 1 and is_by_topic(offset) else "names there"
             return Missing(wanted, None, f"the {what} are {', '.join(map(str, at))}")
         at = at[name]
     if at is None:
@@ -144,18 +145,6 @@ def describe(found: Offsets) -> str:
 def _shown(offset: Any) -> str:
     text = json.dumps(offset)
     return text if len(text) <= 200 else text[:200] + "…"
-
-
-def _is_by_topic(offset: Any) -> bool:
-    """Whether an offset is like Kafka's: topic -> partition -> number."""
-    return (
-        isinstance(offset, dict)
-        and bool(offset)
-        and all(
-            isinstance(partitions, dict) and all(isinstance(n, int) and not isinstance(n, bool) for n in partitions.values())
-            for partitions in offset.values()
-        )
-    )
 
 
 def _is_number(text: str) -> bool:
