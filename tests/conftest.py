@@ -20,6 +20,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from live_jobs.quick_java import QUICK_JAVA
+from millpond.checkpoint.operators import anchored
+from millpond.storage.names import hadoop_uri, local_uri
 from servers.serving import Serve, serving
 
 pytest_plugins = ["suite.report"]
@@ -114,6 +116,8 @@ class GoldenCell:
         self._kept = target.with_name(target.name + "-kept")
         # The copy has new file times: those of a checkout say when git wrote the files, in no order.
         shutil.copytree(source / "checkpoint", target, copy_function=shutil.copy)
+        for path in target.glob("state/*/_metadata/v2/*"):  # else they name the place where Spark wrote them
+            path.write_bytes(anchored(path.read_bytes(), hadoop_uri(local_uri(target))))
         self.last = max(int(p.name) for p in (target / "commits").iterdir())
 
     def read(self, name: str) -> Any:

@@ -244,6 +244,18 @@ def anchored(text: bytes, checkpoint: str) -> bytes:
     return version + b"\n" + json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def named_checkpoint(text: bytes) -> str | None:
+    """The checkpoint below which an operator's metadata names its schema files, as Spark wrote it; None if it names none.
+
+    Raises:  ValueError, LookupError, TypeError if it isn't an operator's metadata.
+    """
+    for store in parse_json(text.partition(b"\n")[2])["stateStoreInfo"]:
+        for path in store.get("stateSchemaFilePaths") or []:
+            found: str = path[: path.rindex("/state/")]
+            return found
+    return None
+
+
 def watermark_delays(storage: Storage, batch: Batch) -> dict[int, set[int]]:
     """The watermarks' delays in milliseconds that the schemas of each operator name.
 

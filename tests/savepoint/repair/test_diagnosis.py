@@ -8,9 +8,11 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import millpond
 from millpond.errors import MillpondError
 from millpond.savepoint.repair.diagnosis import diagnose
 from millpond.savepoint.repair.finding import Diagnosis
@@ -33,7 +35,14 @@ def found(checkpoint: Path) -> set[tuple[str, str, str]]:
 
 def test_nothing_is_wrong_with_what_spark_wrote() -> None:
     """Of every operator, provider, format and version."""
-    wrong = {cell: found for cell in CELLS if (found := look(GOLDEN / cell / "checkpoint").findings)}
+    wrong = {}
+    for cell in CELLS:
+        findings = look(GOLDEN / cell / "checkpoint").findings
+        # Here they are copies, and those with schemas of version 3 name the place where Spark wrote them.
+        copied = {f.path for f in findings if (f.kind, f.effect) == ("copied", "fails")}
+        assert bool(copied) is any((GOLDEN / cell / "checkpoint/state").glob("*/_stateSchema")), cell
+        if found := [f for f in findings if f.path not in copied]:
+            wrong[cell] = found
     assert wrong == {}
 
 
@@ -199,6 +208,27 @@ def test_offsets_that_go_back(tmp_path: Path) -> None:
     checkpoint = written(tmp_path, sources=lambda batch: [{"topic": {"0": 100 - batch if batch > 3 else batch * 50}}])
     assert found(checkpoint.path) == {("offsets/4", "went_back", "wrong"), ("offsets/5", "went_back", "wrong")}
     assert look(checkpoint.path).findings[0].batch == 4
+
+
+@pytest.mark.parametrize("cell", ["spark-4.3/transform-ttl-rocksdb-changelog", "spark-4.3/join-full-format4-rocksdb-changelog"])
+def test_a_copy_that_names_the_schemas_of_its_old_place(golden: Callable, tmp_path: Path, cell: str) -> None:
+    checkpoint = golden(cell).checkpoint
+    assert look(checkpoint).findings == ()
+    link = tmp_path / "link"
+    link.symlink_to(checkpoint)
+    assert look(link).findings == ()
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    effects = {finding.effect for finding in look(copy).findings}
+    assert effects == {"none"}, "Spark goes on with the files of the first place"
+    assert {finding.kind for finding in look(copy).findings} == {"copied"}
+    shutil.rmtree(checkpoint)
+    diagnosis = look(copy)
+    assert {(finding.kind, finding.effect) for finding in diagnosis.findings} == {("copied", "fails")}
+    assert str(checkpoint) in diagnosis.findings[0].what
+    plan = millpond.plan_repair(copy, to=tmp_path / "repaired")
+    plan.run()
+    assert look(tmp_path / "repaired").findings == ()
 
 
 def delta(batch: int) -> Any:

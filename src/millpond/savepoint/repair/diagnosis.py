@@ -22,6 +22,7 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import partitions_of_stores, schema_files
 from millpond.errors import CheckpointError, StorageError
 from millpond.savepoint.repair.chains import below, chain_problems, has_every_change, leave_out_snapshots
+from millpond.savepoint.repair.elsewhere import named_elsewhere
 from millpond.savepoint.repair.finding import Diagnosis, Effect, Finding
 from millpond.savepoint.repair.logs import Logs, is_readable, read_logs, source_problems
 from millpond.savepoint.repair.operators import make_up, needs_schema_files
@@ -279,6 +280,7 @@ def _operator(storage: Storage, view: PatchedStorage, batch: CommittedBatch, fil
     if needs_schema_files(storage, operator):
         if bad:
             return
+        yield from named_elsewhere(storage, metadata_path(storage, operator, batch.batch))
     else:
         make_up(view, operator, batch)
     for files_of in read_operator_files(view, batch.batch, only=operator):
