@@ -333,6 +333,42 @@ def test_a_path_is_told_from_one_that_is_spelled_alike(tmp_path: Path) -> None:
         assert refusal(pond, contains_file="/in/a%20b.json") is not None
 
 
+def entry(number: int, *paths: str) -> bytes:
+    lines = [json.dumps({"path": f"file://{path}", "timestamp": 1, "batchId": number}) for path in paths]
+    return "\n".join(["v1", *lines]).encode()
+
+
+@pytest.mark.parametrize("folder", ["/in", "/in/date=2026-11-01", "/in/a/b"])
+def test_a_file_that_two_sources_read_is_in_when_both_have_read_it(tmp_path: Path, folder: str) -> None:
+    """One reads a file a batch, the other all that are there; a third reads another folder, a fourth has read nothing."""
+    names = [f"{folder}/{name}.json" for name in "abc"]
+    ends = [(0, 0), (0, 1), (1, 1), (2, 1)]
+    checkpoint = WrittenCheckpoint(
+        tmp_path / "ck",
+        sources=lambda batch: [{"logOffset": n} for n in ends[batch]] + [{"logOffset": 0}, None],
+    )
+    checkpoint.write("sources/2/0", entry(0, "/inn/a.json"))
+    checkpoint.write("sources/1/0", entry(0, "/in/0.json"))
+    with millpond.open(checkpoint.path, replica_dir="memory://", wait_seconds=0) as pond:
+        for batch in range(len(ends)):
+            if batch != 1:
+                checkpoint.write(f"sources/0/{ends[batch][0]}", entry(ends[batch][0], names[ends[batch][0]]))
+            else:
+                checkpoint.write("sources/1/1", entry(1, *names))
+            advance(checkpoint)
+            pond.catch_up(60)
+            for n, name in enumerate(names):
+                error = refusal(pond, contains_file=name)
+                both = n <= ends[batch][0] and batch >= 1
+                assert (error is None) is both, (batch, name)
+                if error is not None and batch >= 1:
+                    assert "source 1 has read" in error.message
+                    assert "source 0, which reads the same folder" in error.message
+                    assert error.context["sources"] == ["0"]
+        assert "no file source" in str(refusal(pond, contains_file="/in/d.json"))
+        assert refusal(pond, contains_file="/inn/a.json") is None
+
+
 @pytest.mark.parametrize(
     ("data", "condition"),
     [

@@ -17,13 +17,14 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Meta
 
-from millpond.checkpoint.source_files import find_file
+from millpond.checkpoint.restart_files import log_offset
 from millpond.errors import PASSING, MillpondError, ReplicaError, RequestError
 from millpond.replica.replica import View
 from millpond.schema.shard import parse_shard
 from millpond.storage import Storage
 from millpond.tables.answer import Cut
 from millpond.tables.job.offsets import Missing, Wanted, describe, invalid, missing_of, parse_record, plan_ends
+from millpond.tables.job.read_files import ReadFiles
 
 # `start` makes the job known before Spark begins its checkpoint.
 _PASSING = PASSING | {"NO_CHECKPOINT"}
@@ -140,8 +141,7 @@ class BoundCheck:
     def __init__(self, bounds: Bounds, storage: Storage) -> None:
         self._bounds = bounds
         self._storage = storage
-        # Entries of each file source's log that lack the file: they needn't be read again.
-        self._searched: dict[str, int] = {}
+        self._files: ReadFiles | None = None
 
     def unmet(self, cut: Cut) -> Unmet | None:
         """The first bound that this cut doesn't meet.  Raises INVALID_BOUND if one doesn't fit this job."""
@@ -160,29 +160,32 @@ class BoundCheck:
             return _too_late(cut, "max_behind_seconds", bounds.max_behind_seconds, behind)
         if bounds.max_age_seconds is not None and age > bounds.max_age_seconds:
             return _too_late(cut, "max_age_seconds", bounds.max_age_seconds, age)
-        if bounds.contains_file is not None and not self._has_file(str(bounds.contains_file), cut):
-            return Unmet(
-                "NOT_UP_TO_BOUND",
-                f"Up to batch {position.batch}, no file source has read {bounds.contains_file}.",
-                {"bound": "contains_file", "wanted": str(bounds.contains_file), "batch": position.batch},
-            )
+        if bounds.contains_file is not None:
+            return self._unread_file(str(bounds.contains_file), cut)
         return None
 
-    def _has_file(self, path: str, cut: Cut) -> bool:
+    def _unread_file(self, path: str, cut: Cut) -> Unmet | None:
         offsets = cut.position.offsets
-        sources = {name: o["logOffset"] for name, o in offsets.items() if _is_file_offset(o)}
-        if not sources and all(offset is not None for offset in offsets.values()):
+        if all(offset is not None and log_offset(offset) is None for offset in offsets.values()):
             raise invalid(
                 f"contains_file is given, but no source of this job reads files: {describe(offsets)}",
                 "Use contains_offset or min_offsets.",
             )
-        is_it = same_file(path)
-        for name, upto in sources.items():
-            searched = self._searched.get(name, -1)
-            if searched < upto and find_file(self._storage, name, is_it, upto=upto, after=searched) is not None:
-                return True
-            self._searched[name] = upto
-        return False
+        if self._files is None:
+            self._files = ReadFiles(self._storage, _wanted(path), _canonical)
+        have, lack = self._files.split(offsets)
+        if have and not lack:
+            return None
+        batch = cut.position.batch
+        context = {"bound": "contains_file", "wanted": path, "batch": batch}
+        if not have:
+            return Unmet("NOT_UP_TO_BOUND", f"Up to batch {batch}, no file source has read {path}.", context)
+        lacking, having = (f"source{'s'[: len(names) > 1]} {', '.join(names)}" for names in (lack, have))
+        return Unmet(
+            "NOT_UP_TO_BOUND",
+            f"Up to batch {batch}, {having} has read {path}, and {lacking}, which reads the same folder, hasn't.",
+            {**context, "sources": lack},
+        )
 
 
 def open_within(
@@ -300,13 +303,9 @@ def _missing_offset(cut: Cut, missing: Missing) -> Unmet:
     )
 
 
-def same_file(path: str) -> Callable[[str], bool]:
-    """A function that says whether a logged path, a percent-encoded URI, is the file at `path`.
-
-    path:  with a scheme, a percent-encoded URI; without one, a plain path on the local disk
-    """
-    wanted = _canonical(unquote(path)) if ":/" in path else os.path.abspath(path)
-    return lambda logged: _canonical(unquote(logged)) == wanted
+def _wanted(path: str) -> str:
+    """One spelling of a file: with a scheme, a percent-encoded URI; without one, a plain path on the local disk."""
+    return _canonical(unquote(path)) if ":/" in path else os.path.abspath(path)
 
 
 def _canonical(uri: str) -> str:
@@ -317,10 +316,6 @@ def _canonical(uri: str) -> str:
     if scheme == "file":
         return posixpath.normpath("/" + rest.lstrip("/"))
     return f"{'s3' if scheme in ('s3a', 's3n') else scheme}:{rest}"
-
-
-def _is_file_offset(offset: Any) -> bool:
-    return isinstance(offset, dict) and offset.keys() == {"logOffset"} and isinstance(offset["logOffset"], int)
 
 
 def _tree(given: Any, depth: int) -> Any:
