@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from millpond.checkpoint.operators import KnownState
 from millpond.errors import CheckpointError, DefinitionError, MillpondError, RequestError, SavepointError, SetupError, StorageError
 from millpond.schema.definition.hot_keys import HotKey, from_bytes, to_bytes
 from millpond.schema.definition.operator_name import Entry, parse_entry
@@ -137,6 +138,10 @@ class JobFolder:
                 if error.condition != "FILE_GONE":  # it was deleted just now
                     broken[table] = error
         return entries, broken
+
+    def known_state(self, *, is_stateless: bool = False) -> KnownState:
+        """What the defined tables, as far as they can be read, say of the job's state."""
+        return KnownState(frozenset(entry.operator for entry in self.read_entries()[0]), is_stateless)
 
     def _read_entry(self, table: str) -> Entry:
         path = _entry_path(table)

@@ -80,6 +80,7 @@ class CommittedBatch:
     started_ms:    when Spark planned the batch
     settings:      how its state files are written
     state_ids:     operator -> partition -> store -> id in file names; empty in checkpoint format 1
+    names_state:   whether the commit says which operators have state, as in checkpoint format 2
     fingerprint:   hash of the checkpoint's id and both log files; it differs for another job, or
                    another run of this batch
     commit_stamp:  of commits/N, taken before it was read
@@ -95,6 +96,7 @@ class CommittedBatch:
     started_ms: int
     settings: StateSettings
     state_ids: dict[int, list[list[str]]]
+    names_state: bool
     fingerprint: str
     commit_stamp: FileStamp
     committed_ns: int | None
@@ -133,12 +135,13 @@ class CommitFacts:
     """What commits/N says.
 
     watermark_ms:  after the batch; 0 if there is none
-    state_ids:     as in `CommittedBatch`
+    state_ids, names_state:  as in `CommittedBatch`
     is_bare:       whether the file ends after its version, which Spark reads as a watermark of 0
     """
 
     watermark_ms: int
     state_ids: dict[int, list[list[str]]]
+    names_state: bool
     is_bare: bool
 
 
@@ -188,6 +191,7 @@ def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
         started_ms=plan.started_ms,
         settings=plan.settings,
         state_ids=commit.state_ids,
+        names_state=commit.names_state,
         fingerprint=fingerprint(metadata_bytes, offset_bytes, commit_bytes),
         commit_stamp=stamp,
         committed_ns=stamp.modified_ns if _is_commits_time(storage, batch, stamp, plan.started_ms) else None,
@@ -313,7 +317,10 @@ def _parse_commit(data: bytes, batch: Batch) -> CommitFacts:
     lines = _lines(data, path, _COMMIT_VERSIONS)
     commit = _json(lines[1] or "{}", path)
     return CommitFacts(
-        watermark_ms=_integer(commit, "nextBatchWatermarkMs", path), state_ids=_state_ids(commit, path), is_bare=not lines[1]
+        watermark_ms=_integer(commit, "nextBatchWatermarkMs", path),
+        state_ids=_state_ids(commit, path),
+        names_state="stateUniqueIds" in commit,
+        is_bare=not lines[1],
     )
 
 

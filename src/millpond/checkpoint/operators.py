@@ -14,7 +14,7 @@ from typing import Any
 
 from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.infer_operator import JOIN_STORES, infer_operator
-from millpond.checkpoint.log import read_conf
+from millpond.checkpoint.log import CommittedBatch, read_conf
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.schemas import FamilySchema, parse_schema
 from millpond.errors import CheckpointError, real_time_mode
@@ -101,6 +101,45 @@ def _split(found: Iterable[StoreSchema | UnreadStore]) -> tuple[list[StoreSchema
 
 def _operators(storage: Storage) -> list[int]:
     return numbers(storage.names("state"))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownState:
+    """What is known of a query's state without its checkpoint.
+
+    operators:     that have state, as those of defined tables
+    is_stateless:  whether the query keeps none
+    """
+
+    operators: frozenset[int] = frozenset()
+    is_stateless: bool = False
+
+
+def gone_state(storage: Storage, batch: CommittedBatch, known: KnownState | None = None) -> list[str]:
+    """The folders of state that a batch must have and that aren't there: state/N, or `state` for all of it.
+
+    Operators are numbered from 0 without a gap; in checkpoint format 2 the commit names those with
+    state.  In format 1, a checkpoint without any state is that of a query without state, or has lost it.
+
+    known:  None if that is decided elsewhere
+    """
+    there = set(_operators(storage))
+    wanted = {*range(max(there, default=0)), *batch.state_ids, *(known.operators if known is not None else ())}
+    if not there and not wanted and not batch.names_state and known is not None and not known.is_stateless:
+        return ["state"]
+    return [f"state/{operator}" for operator in sorted(wanted - there)]
+
+
+def check_state(storage: Storage, batch: CommittedBatch, known: KnownState | None = None) -> None:
+    """Raise FILE_GONE for the first folder of `gone_state`."""
+    for path in gone_state(storage, batch, known):
+        whole = " If the query keeps none, say so: --stateless." if path == "state" else ""
+        raise CheckpointError(
+            "FILE_GONE",
+            f"{storage.uri}/{path} is gone, and batch {batch.batch} has state there.",
+            hint=f"Restore the folder from a copy, or a savepoint; millpond repair shows what else is missing.{whole}",
+            path=f"{storage.uri}/{path}",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.operators import OperatorFiles, is_single, read_operator_files
+from millpond.checkpoint.operators import OperatorFiles, check_state, is_single, read_operator_files
 from millpond.checkpoint.position import version_of
 from millpond.checkpoint.rocksdb.snapshot import folder_and_name, read_snapshot_metadata
 from millpond.checkpoint.state import StateReader
@@ -73,6 +73,7 @@ def restart_files(storage: Storage, batch: CommittedBatch, before: Sequence[Rest
     Source:  MicroBatchExecution, FileStreamSourceLog, StateStore, Spark 4.3; restarts of every
              operator in tests/spark/savepoint.
     """
+    check_state(storage, batch)
     found = [RestartFile(path="metadata", most_bytes=_BOUNDS.note_bytes)]  # 1
     if batch.batch > 0:
         found.append(RestartFile(path=f"offsets/{batch.batch - 1}", most_bytes=_BOUNDS.log_bytes, is_settled=True))

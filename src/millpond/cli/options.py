@@ -34,6 +34,9 @@ table_argument = click.argument("table_name", metavar="[TABLE]", required=False,
 take_over_option = click.option(
     "--take-over", is_flag=True, help="Take the job's lease from whoever has it; only if that can't write any more."
 )
+stateless_option = click.option(
+    "--stateless", is_flag=True, help="The query keeps no state; else a checkpoint without any has lost it."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object per line.")
 replica_option = click.option(
     "--replica-dir",

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from millpond.checkpoint.log import CommittedBatch, job_id, read_batch
-from millpond.checkpoint.operators import read_stores
+from millpond.checkpoint.operators import KnownState, check_state, read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader
@@ -128,8 +128,11 @@ class Generations:
         identity = job_id(self.storage)  # 1
         batch = read_batch(self.storage, newest)
         refuse_real_time(self.storage, batch)
+        same = before if before is not None and before.job_id == identity else None
+        had = frozenset(same.stores.operators()) if same is not None else frozenset[int]()
+        check_state(self.storage, batch, KnownState(had, is_stateless=True))
         known, unread = read_stores(self.storage, batch.batch)
-        lineage = before.stores.lineage if before is not None and before.job_id == identity else None
+        lineage = same.stores.lineage if same is not None else None
         return batch, make_stores_record(identity, self.storage.uri, known, unread, lineage, self.shard)
 
     def has_all_indexes(self, generation: Generation) -> bool:

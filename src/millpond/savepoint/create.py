@@ -21,6 +21,7 @@ from pathlib import Path
 
 from millpond.catalogue import JobFolder, find_job, savepoints_folder
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, newest_committed, read_batch
+from millpond.checkpoint.operators import check_state
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.restart_files import RestartFile, restart_files
@@ -53,6 +54,7 @@ class SavepointPlan:
     parent:      the job's last savepoint, whose files it can share; None if there is none
     count:       whether the rows are counted
     sink:        URI of a file sink whose log is copied; None if none is
+    is_stateless:  whether the query keeps no state
     """
 
     name: str
@@ -64,6 +66,7 @@ class SavepointPlan:
     parent: Savepoint | None = field(repr=False)
     count: bool = True
     sink: str | None = None
+    is_stateless: bool = False
 
     def describe(self) -> str:
         """What will be done, in a few lines."""
@@ -105,6 +108,7 @@ def plan_savepoint(
     note: str = "",
     count: bool = True,
     sink: str | Path | None = None,
+    stateless: bool = False,
     allow: Iterable[str | Path] = (),
 ) -> SavepointPlan:
     """Plan a savepoint of a job's newest committed batch.
@@ -117,6 +121,7 @@ def plan_savepoint(
     count:   count the rows, by decoding all of the state; verifying does it as well
     sink:    the folder that the job's file sink writes to, whose log is copied as well: then
              `plan_rollback` can truncate it
+    stateless:  the query keeps no state: else a checkpoint without any has lost it, and is refused
     allow:   places outside of the pond where the job's checkpoint may lie, as for `open`
     Raises:  NO_CHECKPOINT, PLACE_NOT_ALLOWED, INVALID_NAME, INVALID_REQUEST, NO_COMMITTED_BATCH,
              BATCH_GONE; SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE; SINK_MISMATCH.
@@ -141,6 +146,7 @@ def plan_savepoint(
         parent=parents[-1] if parents else None,
         count=count,
         sink=None if sink is None else uri_of(sink),
+        is_stateless=stateless,
     )
 
 
@@ -197,16 +203,19 @@ class _Creation:
         return manifest
 
     def _copy(self) -> tuple[CommittedBatch, dict[RestartFile, Copied]]:
+        gone = ""  # what is gone twice wasn't cleaned up meanwhile
         for _ in range(_ATTEMPTS):
             try:
                 batch = self._choose()
                 refuse_real_time(self._source, batch)
+                check_state(self._source, batch, self._plan.job.known_state(is_stateless=self._plan.is_stateless))
                 files = restart_files(self._source, batch)  # 1
                 copied = self._copy_all(files)  # 2
                 check_still_committed(self._source, batch)  # 4
             except CheckpointError as error:
-                if error.condition != "FILE_GONE" or self._plan.batch is not None:
+                if error.condition != "FILE_GONE" or self._plan.batch is not None or error.message == gone:
                     raise
+                gone = error.message
                 continue  # 3
             names = {file.path for file in files}
             for path in [path for path in files_below(self._target) if path not in names]:

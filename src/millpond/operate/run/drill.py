@@ -187,7 +187,7 @@ def _first_commit(job: _Restored) -> tuple[int, float] | None:
 def _problem(folder: JobFolder) -> str:
     """What keeps Spark from starting from a checkpoint; empty if nothing does."""
     try:
-        found = diagnose(folder.open_checkpoint()).findings
+        found = diagnose(folder.open_checkpoint(), folder.known_state()).findings
     except MillpondError as error:
         return str(error)
     return "; ".join(f"{finding.path}: {finding.means}" for finding in found if finding.effect != "none")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from millpond.checkpoint.log import CommittedBatch, encode_commit, job_id, read_batch
-from millpond.checkpoint.operators import metadata_path, read_operator_files
+from millpond.checkpoint.operators import KnownState, gone_state, metadata_path, read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import partitions_of_stores, schema_files
 from millpond.errors import CheckpointError, StorageError
@@ -42,19 +42,21 @@ _BACK = "A repaired copy goes on from the batch before, and loses nothing if tha
 _LOAD = "CANNOT_LOAD_STATE_STORE when its next batch begins"
 
 
-def diagnose(storage: Storage) -> Diagnosis:
+def diagnose(storage: Storage, known: KnownState | None = None) -> Diagnosis:
     """Look at all that Spark reads of a checkpoint when it starts.  The job may run meanwhile.
 
+    known:   of the query; by default that it keeps state
     Raises:  NO_CHECKPOINT if there is neither `metadata` nor any plan; what the storage raises.
     """
-    return examine(storage)[0]
+    return examine(storage, known)[0]
 
 
-def examine(storage: Storage) -> tuple[Diagnosis, Logs, WholeFiles]:
+def examine(storage: Storage, known: KnownState | None = None) -> tuple[Diagnosis, Logs, WholeFiles]:
     """The same, with what was read for it."""
+    known = known or KnownState()
     for look in range(_LOOKS):
         logs, files = read_logs(storage), WholeFiles(storage)
-        found = list(_findings(storage, logs, files))
+        found = list(_findings(storage, logs, files, known))
         if not found or look == _LOOKS - 1 or _newest(storage) == (logs.planned, logs.committed):
             break
     committed = max(logs.commits, default=None)
@@ -84,7 +86,7 @@ def _newest(storage: Storage) -> tuple[int | None, int | None]:
     return max(numbers(storage.names("offsets")), default=None), max(numbers(storage.names("commits")), default=None)
 
 
-def _findings(storage: Storage, logs: Logs, files: WholeFiles) -> Iterator[Finding]:
+def _findings(storage: Storage, logs: Logs, files: WholeFiles, known: KnownState) -> Iterator[Finding]:
     if logs.planned is None and not storage.names("state") and logs.committed is None:
         job_id(storage)  # a query that was started, and has planned nothing
         return
@@ -103,7 +105,8 @@ def _findings(storage: Storage, logs: Logs, files: WholeFiles) -> Iterator[Findi
     base = _base(logs)
     if base is not None:
         view, batch = view_of(storage, logs, base)
-        yield from _state(storage, view, batch, files)  # 3
+        yield from _gone(storage, batch, known)  # 3
+        yield from _state(storage, view, batch, files)
     yield from signs_of_others(storage, logs)  # 4
 
 
@@ -267,6 +270,20 @@ def _state(storage: Storage, view: PatchedStorage, batch: CommittedBatch, files:
                 yield _file(
                     storage, path, rows, "may fail", "Spark fails when it reads the damaged row, or takes it for true.", _BACK
                 )
+
+
+def _gone(storage: Storage, batch: CommittedBatch, known: KnownState) -> Iterator[Finding]:
+    for path in gone_state(storage, batch, known):
+        operator = path.removeprefix("state/")
+        is_all = path == "state"
+        yield Finding(
+            kind="missing",
+            path=path,
+            what="There is no state." if is_all else f"The state of operator {operator} is missing.",
+            effect="fails",
+            means=f"Spark fails ({_LOAD})" + (", unless the query keeps none: then say --stateless." if is_all else "."),
+            remedy="Restore the folder, or a savepoint: the rows are in no file here.",
+        )
 
 
 def _operator(storage: Storage, view: PatchedStorage, batch: CommittedBatch, files: WholeFiles, operator: int) -> Iterator[Finding]:

@@ -210,6 +210,7 @@ def plan_repair_of(
     to: str | Path | None,
     archive: str | Path | None = None,
     held: tuple[OtherCopy, ...] = (),
+    stateless: bool = False,
 ) -> RepairPlan:
     """As `millpond.plan_repair`, without looking for a replica.
 
@@ -220,10 +221,11 @@ def plan_repair_of(
     target = open_storage(f"{storage.uri}-repaired" if to is None else to)
     if is_below(target.uri, storage.uri) or is_below(storage.uri, target.uri):
         raise RequestError("INVALID_REQUEST", f"{target.uri} is in the checkpoint itself.", hint="Name another folder.")
-    diagnosis, logs, files = examine(storage)
+    known = folder.known_state(is_stateless=stateless)
+    diagnosis, logs, files = examine(storage, known)
     doubted = [finding for finding in diagnosis.findings if finding.batch is not None and finding.effect == "wrong"]
     doubtful = min(doubted, key=lambda finding: finding.batch or 0, default=None)
-    found = find_restart(storage, logs, files, doubtful) if not diagnosis.is_sound else {}
+    found = find_restart(storage, logs, files, doubtful, known) if not diagnosis.is_sound else {}
     restart = found if isinstance(found, Restart) else None
     newest = max((*logs.commits, *logs.bad_commits, -1))
     undone = None

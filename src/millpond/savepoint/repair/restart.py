@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millpond.checkpoint.log import BatchPlan, CommittedBatch
-from millpond.checkpoint.operators import metadata_path, read_operator_files
+from millpond.checkpoint.operators import KnownState, check_state, metadata_path, read_operator_files
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.restart_files import (
     RestartFile,
@@ -72,10 +72,13 @@ class Restart:
     committed: CommittedBatch | None = field(repr=False)
 
 
-def find_restart(storage: Storage, logs: Logs, files: WholeFiles, doubtful: Finding | None = None) -> Restart | dict[int, str]:
+def find_restart(
+    storage: Storage, logs: Logs, files: WholeFiles, doubtful: Finding | None = None, known: KnownState | None = None
+) -> Restart | dict[int, str]:
     """The newest batch after which Spark can go on; if there is none, why not: batch -> reason.
 
     doubtful:  from whose batch on nothing is to be trusted
+    known:     of the query
     Raises:  UNSUPPORTED for real-time mode; what the storage raises.
     """
     refused: dict[int, str] = {}
@@ -84,7 +87,7 @@ def find_restart(storage: Storage, logs: Logs, files: WholeFiles, doubtful: Find
             refused[number] = doubtful.what
             continue
         try:
-            return _Attempt(storage, logs, files, number).run(refused, doubtful)
+            return _Attempt(storage, logs, files, number, known).run(refused, doubtful)
         except CheckpointError as error:
             if error.condition == "UNSUPPORTED":
                 raise
@@ -103,8 +106,8 @@ def find_restart(storage: Storage, logs: Logs, files: WholeFiles, doubtful: Find
 class _Attempt:
     """Whether Spark can go on after one batch."""
 
-    def __init__(self, storage: Storage, logs: Logs, files: WholeFiles, number: int) -> None:
-        self._storage, self._logs, self._files, self._number = storage, logs, files, number
+    def __init__(self, storage: Storage, logs: Logs, files: WholeFiles, number: int, known: KnownState | None) -> None:
+        self._storage, self._logs, self._files, self._number, self._known = storage, logs, files, number, known
         self._left_out: dict[str, str] = {}
 
     def run(self, refused: dict[int, str], doubtful: Finding | None) -> Restart:
@@ -152,6 +155,7 @@ class _Attempt:
     def _state(self, view: PatchedStorage, batch: CommittedBatch) -> list[str]:
         """Leave out what is damaged and not needed; returns the paths of what was made up.  Raises for the rest."""
         made_up: list[str] = []
+        check_state(view, batch, self._known)
         for operator in numbers(view.names("state")):
             self._describe(view, batch, operator)
             if not needs_schema_files(view, operator):

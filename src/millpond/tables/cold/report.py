@@ -24,7 +24,7 @@ from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.files.records import DELETE, PUT
 from millpond.checkpoint.files.sidecars import verify_file
 from millpond.checkpoint.log import CommittedBatch, StateSettings, committed_batches, job_id, read_batch, read_conf
-from millpond.checkpoint.operators import UnreadStore, read_each_operator
+from millpond.checkpoint.operators import UnreadStore, check_state, read_each_operator
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader, partitions_of
@@ -212,6 +212,8 @@ class _Inspection:
         if newest:
             self._try("trigger", partial(refuse_real_time, storage, newest))
         last = numbers[-1] if numbers else Batch(0)
+        if newest:
+            self._try("state", lambda: check_state(storage, newest, self._folder.known_state(is_stateless=True)))
         known, unread = self._try("operators", lambda: read_each_operator(storage, last)) or ([], [])
         tables = self._shown_tables(identity or "", newest, known, unread)
         stores = [self._store(s, tables, newest) for s in known] + [self._refused(u) for u in unread]  # 2

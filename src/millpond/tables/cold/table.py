@@ -21,7 +21,7 @@ from typing import Any
 from millpond.catalogue import JobFolder, open_jobs
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.lookup import find_row
-from millpond.checkpoint.operators import read_each_operator
+from millpond.checkpoint.operators import check_state, read_each_operator
 from millpond.checkpoint.position import Batch, Position
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError
@@ -191,6 +191,7 @@ class ColdTable:
         at = committed[-1] if number is None else Batch(number)
         committed_batch = read_batch(storage, at)
         refuse_real_time(storage, committed_batch)
+        check_state(storage, committed_batch)
         stores, unread = read_each_operator(storage, at)
         record = make_stores_record(job_id(storage), storage.uri, stores, unread)
         others = {definition.table: definition for definition, _ in stored_tables(folder, record, entries)}

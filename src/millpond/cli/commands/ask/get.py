@@ -46,9 +46,9 @@ def get(ctx: click.Context, /, asked: options.TableRead, cold: bool) -> None:
     if cold:
         place, allow = asked.place, asked.reading.allow
         given = asked.table_name
-        table = which_table(given, find_tables(place, allow=allow)) if may_be_left_out(given) else str(given)
-        definition = find_definition(place, table, allow=allow)
-        row = read_row(place, table, asked.key_words.after(given, table).of(definition), allow=allow)
+        name = which_table(given, find_tables(place, allow=allow)) if may_be_left_out(given) else str(given)
+        definition = find_definition(place, name, allow=allow)
+        row = read_row(place, name, asked.key_words.after(given, name).of(definition), allow=allow)
         _show(ctx, asked, definition, Rows([row], row.cut))
         return
     with asked.open() as (table, key):

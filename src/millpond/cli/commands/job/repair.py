@@ -23,11 +23,19 @@ from millpond.tables.repair import plan_repair
 @click.option("--to", metavar="DIR|URI", help="The new checkpoint: an empty folder. [default: the checkpoint's name and -repaired]")
 @click.option("--yes", is_flag=True, help="Make the copy; without this, show what is wrong and what would be done.")
 @click.option("--archive", metavar="DIR|URI", help="An archive of the job, which may hold a later batch.")
+@options.stateless_option
 @options.replica_option
 @options.json_option
 @local_place
 def repair(
-    place: str, job: str | None, to: str | None, yes: bool, archive: str | None, replica_dir: str | None, as_json: bool
+    place: str,
+    job: str | None,
+    to: str | None,
+    yes: bool,
+    archive: str | None,
+    stateless: bool,
+    replica_dir: str | None,
+    as_json: bool,
 ) -> None:
     """Find out why Spark can't start from a checkpoint, and make a copy that it goes on from.
 
@@ -45,7 +53,7 @@ def repair(
       millpond repair ./pond page_views --to ./repaired --yes
       millpond repair s3://my-bucket/checkpoints/page-views --json
     """
-    plan = plan_repair(place, job, to=to, archive=archive, replica_dir=replica_dir)
+    plan = plan_repair(place, job, to=to, archive=archive, replica_dir=replica_dir, stateless=stateless)
     if as_json:
         write_json(_as_json(plan))
     else:

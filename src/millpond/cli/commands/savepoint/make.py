@@ -31,6 +31,7 @@ from millpond.tables.edit import plan_edit_savepoint
 @click.option("--note", default="", help="A text for people.")
 @click.option("--no-count", is_flag=True, help="Don't count the rows, which decodes all of the state.")
 @click.option("--sink", metavar="DIR|URI", help="Copy the log of the job's file sink as well, which writes to this folder.")
+@options.stateless_option
 @options.allow_option
 @options.json_option
 @local_place
@@ -42,6 +43,7 @@ def create(
     note: str,
     no_count: bool,
     sink: str | None,
+    stateless: bool,
     allow: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -54,7 +56,9 @@ def create(
       millpond savepoint create ./pond page_views --name before-upgrade
       millpond savepoint create s3://my-bucket/checkpoints/page-views --name monday --note 'before 4.4'
     """
-    plan = plan_savepoint(place, name, job=job, batch=batch, note=note, count=not no_count, sink=sink, allow=allow)
+    plan = plan_savepoint(
+        place, name, job=job, batch=batch, note=note, count=not no_count, sink=sink, stateless=stateless, allow=allow
+    )
     with progress_of_files() as progress:
         made = plan.run(progress)
     show_savepoint(made, as_json=as_json)
