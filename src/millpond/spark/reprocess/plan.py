@@ -243,7 +243,7 @@ def plan_reprocess(
         )
     batch = read_batch(storage, committed[-1])
     store = _store_of(storage, batch, definition)
-    _check_state(aggregate, storage, batch)
+    _check_operators(aggregate, storage, batch)
     work = folder.storage.folder(f"{_FOLDER}{uuid.uuid4().hex[:12]}")
     anew = Recomputed(aggregate, source, part, storage, work)
     try:
@@ -309,7 +309,7 @@ def _store_of(storage: Storage, batch: CommittedBatch, definition: TableDefiniti
     return store
 
 
-def _check_state(aggregate: Aggregate, storage: Storage, batch: CommittedBatch) -> None:
+def _check_operators(aggregate: Aggregate, storage: Storage, batch: CommittedBatch) -> None:
     """Raise DEFINITION_CHANGED if the state has ids and the declaration doesn't say so, or the reverse."""
     has_ids = len(read_operator_files(storage, batch.batch)) > 1
     if has_ids != (aggregate.declared.dedupe is not None):
