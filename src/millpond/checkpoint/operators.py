@@ -21,7 +21,7 @@ from millpond.errors import CheckpointError, real_time_mode
 from millpond.schema.definition.default_table import EXPIRES_AT, TIMESTAMP
 from millpond.schema.store import PANDAS_TRANSFORM, StoreSchema, Variable, store_folder
 from millpond.schema.strict_json import DAMAGE, parse_json
-from millpond.schema.types import Field
+from millpond.schema.types import Field, atomic
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 from millpond.storage.names import numbers
@@ -41,6 +41,10 @@ _BOUNDS = FileBounds()
 _INTERNAL = ("-keyToNumValues", "-tsWithKey")
 
 _VARIABLES: dict[str, Variable] = {"ValueState": "value", "ListState": "list", "MapState": "map", "TimerState": "timer"}
+
+# What dropDuplicates stores beside a key.  Old versions of Spark declare all columns of the input, and
+# store this; no version compares the two.
+_NOTHING = (Field("__dummy__", atomic("void")),)
 
 # Spark's operator names -> the word in names of tables that nobody defined
 SHORT_NAMES = {
@@ -356,7 +360,7 @@ def _families(
                 family=family.name,
                 index=index,
                 key=_with_time(family, is_timer=variable == "timer"),
-                value=family.value,
+                value=_NOTHING if metadata.name == "dedupe" else family.value,
                 single=is_single(metadata.name, family.key),
                 variable=variable,
                 ttl=ttl,
