@@ -28,9 +28,7 @@ def declare_all_columns(schema: Path) -> None:
     schema.write_bytes(data[: marker - 6] + (1).to_bytes(4, "big") + len(value).to_bytes(2, "big") + value)
 
 
-@pytest.mark.parametrize(
-    "cell", ["spark-4.3/dedupe-hdfs", "spark-4.3/dedupe-rocksdb-changelog", "spark-4.3/dedupe-rocksdb-snapshots"]
-)
+@pytest.mark.parametrize("form", ["hdfs", "rocksdb-changelog", "rocksdb-snapshots"])
 def test_keys_are_served_and_both_agree(golden: Callable, form: str) -> None:
     checkpoint = golden(f"spark-4.3/dedupe-{form}").checkpoint
     with millpond.open(checkpoint, replica_dir="memory://") as pond:
