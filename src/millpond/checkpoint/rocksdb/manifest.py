@@ -11,7 +11,7 @@ Numbers are little-endian, those of edits varints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from millpond.checkpoint.files.checksums import masked_crc32c
@@ -32,7 +32,7 @@ _COLUMN_FAMILY = 200
 # Tags with this bit carry their length, and may be skipped.
 _MAY_BE_SKIPPED = 1 << 13
 # Fields of a file in _NEW_FILE_4: the end, and those that may not be skipped.
-_FILE_END, _FILE_EPOCH, _FILE_PATH, _FILE_NOT_SKIPPED = 1, 13, 65, 1 << 6
+_FILE_END, _FILE_ID, _FILE_EPOCH, _FILE_PATH, _FILE_NOT_SKIPPED = 1, 12, 13, 65, 1 << 6
 # Of a database with seven levels, as Spark's.
 _LAST_LEVEL = 6
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
@@ -47,6 +47,7 @@ class LiveFile:
     oldest, newest:    the range of its entries' sequence numbers, inclusive
     epoch:             which of two files of level 0 is newer; 0 if it isn't known
     ends:              the internal keys at its ends, inclusive
+    session:           of the database that wrote it, 64 bits of its id; None if it isn't known
     """
 
     number: int
@@ -58,6 +59,7 @@ class LiveFile:
     newest: int
     epoch: int = 0
     ends: tuple[bytes, bytes] = (b"", b"")
+    session: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ def read_history(data: bytes) -> ManifestHistory:
     live: dict[int, LiveFile] = {}
     ends: set[bytes] = set()
     numbers = {_NEXT_FILE: 0, _LAST_SEQUENCE: 0, _LOG_NUMBER: 0}
-    for position, edit in _iter_records(data):
+    for position, edit in iter_edits(data):
         try:
             for file in _apply(edit, live, numbers):
                 ends |= {file.smallest, file.largest}
@@ -136,6 +138,11 @@ def encode_manifest(files: Sequence[NewFile], *, next_file: int, sequence: int, 
                 )
             )
         )
+    return encode_edits(edits)
+
+
+def encode_edits(edits: Iterable[bytes]) -> bytes:
+    """A log of edits, divided into blocks: the reverse of `iter_edits`."""
     written = bytearray()
     for edit in edits:
         _append_record(written, edit)
@@ -181,7 +188,7 @@ def parse_manifest(data: bytes) -> list[LiveFile]:
     Source:  log::Reader, VersionEdit::DecodeFrom, RocksDB 9.8; golden checkpoints.
     """
     live: dict[int, LiveFile] = {}
-    for position, edit in _iter_records(data):
+    for position, edit in iter_edits(data):
         try:
             _apply(edit, live)
         except IndexError:
@@ -210,7 +217,8 @@ def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
             raise corrupt("a number has more than 64 bits", position)
 
 
-def _iter_records(data: bytes) -> Iterator[tuple[int, bytes]]:
+def iter_edits(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Each edit of a MANIFEST, and where it begins.  Raises INCOMPLETE_FILE, CORRUPT_FILE."""
     position = begin = 0
     pieces: list[bytes] | None = None
     while position < len(data):
@@ -298,7 +306,7 @@ def _new_file(edit: bytes, position: int, tag: int) -> tuple[LiveFile, int]:
     size, position = varint(edit, position)
     smallest, position = _text(edit, position)
     largest, position = _text(edit, position)
-    oldest, newest, epoch = 0, _MAX_SEQUENCE, 0
+    oldest, newest, epoch, session = 0, _MAX_SEQUENCE, 0, None
     if tag != _NEW_FILE:
         oldest, position = varint(edit, position)
         newest, position = varint(edit, position)
@@ -312,6 +320,8 @@ def _new_file(edit: bytes, position: int, tag: int) -> tuple[LiveFile, int]:
                 raise _unknown(f"an SST has a field of kind {field}")
             if field == _FILE_EPOCH:
                 epoch, _ = varint(value, 0)
+            if field == _FILE_ID:  # the session's 64 bits, and a hash of the database's id and the file's number
+                session = int.from_bytes(value[:8], "little") or None
     if level > _MAX_LEVEL or len(smallest) < 8 or len(largest) < 8:
         raise corrupt(f"SST {number} has no level or no keys", position)
     file = LiveFile(
@@ -324,6 +334,7 @@ def _new_file(edit: bytes, position: int, tag: int) -> tuple[LiveFile, int]:
         newest=newest,
         epoch=epoch,
         ends=(smallest, largest),
+        session=session,
     )
     return file, position
 

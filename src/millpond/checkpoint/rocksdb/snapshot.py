@@ -245,6 +245,11 @@ def _open(storage: Storage, path: str, live: LiveFile) -> SstFile:
     if sst.size_bytes != live.size_bytes:
         sst.close()
         raise naming(corrupt(f"the SST has {sst.size_bytes} bytes, in the snapshot it has {live.size_bytes}", 0), path)
+    try:
+        sst.check_session(live.session)
+    except CheckpointError:
+        sst.close()
+        raise
     return sst
 
 

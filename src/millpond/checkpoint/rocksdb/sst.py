@@ -11,6 +11,7 @@ only the difference from the previous size.
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -45,6 +46,7 @@ from millpond.storage import Storage
 FOOTER = 53
 MAGIC = 0x88E241B785F4CFF7
 _VERSIONS = range(2, 6)
+_SESSION = re.compile(b"[0-9A-Z]{13,24}")
 BINARY_SEARCH = b"\x00\x00\x00\x00"
 # How much to unpack at a time: enough to make an array worth it, little compared with a state.
 WINDOW_BYTES = 4 << 20
@@ -95,6 +97,12 @@ class SstFile:
     @property
     def size_bytes(self) -> int:
         return self._bytes.size
+
+    def check_session(self, session: int | None) -> None:
+        """Raise CORRUPT_FILE if another run wrote the file than the one that a MANIFEST names, whatever their sizes."""
+        if session is not None and self.session is not None and self.session != session:
+            what = "the SST is of another run than the snapshot: its id isn't the one in the MANIFEST"
+            raise naming(corrupt(what, 0), self._path)
 
     def iter_entries(self) -> Iterator[Entries]:
         """All entries, a window of blocks at a time, in key order."""
@@ -188,6 +196,7 @@ class SstFile:
         self._key_bytes = _number(properties, b"rocksdb.raw.key.size")
         if _number(properties, b"rocksdb.num.range-deletions"):
             raise unknown("it holds range deletions")
+        self.session = session_of(properties.get(b"rocksdb.creating.session.identity", b""))
         self._index_offset = index.offset
         self._index = self._read_block(index)
         self._index_restarts, self._index_end = restart_points(self._index, index.offset)
@@ -332,3 +341,14 @@ def _number(properties: dict[bytes, bytes], name: bytes) -> int:
         return varint(properties.get(name, b"\x00"), 0)[0]
     except IndexError:
         raise corrupt(f"the property {name.decode()} of an SST isn't a number", 0) from None
+
+
+def session_of(identity: bytes) -> int | None:
+    """The lower 64 bits of a session's id, which RocksDB writes as 20 digits of base 36; None if it is no such id.
+
+    Source:  DecodeSessionId, GetSstInternalUniqueId, RocksDB 9.8: the MANIFEST has these bits as they are.
+    """
+    if not _SESSION.fullmatch(identity):
+        return None
+    upper, lower = int(identity[:-12], 36), int(identity[-12:], 36)
+    return (lower & ((1 << 62) - 1) | upper << 62) & ((1 << 64) - 1)

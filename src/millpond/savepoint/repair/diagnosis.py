@@ -382,7 +382,8 @@ def _state_file(storage: Storage, path: str, error: CheckpointError, files: Whol
     if is_made_good:
         means = f"Spark 4.1 and later use an older snapshot by themselves; earlier versions fail ({_LOAD})."
         return _file(storage, path, error, "may fail", means, remedy)
-    if path.endswith(".sst") and error.condition == "CORRUPT_FILE" and "SST has" not in error.message:
+    is_other = "SST has" in error.message or "another run" in error.message  # which RocksDB sees when it opens the file
+    if path.endswith(".sst") and error.condition == "CORRUPT_FILE" and not is_other:
         return _file(storage, path, error, "may fail", "Spark fails once it reads the damaged block.", remedy)
     if path in files.unread:
         means = "Spark reads all of the state before it comes to the damage. It fails if a hidden checksum shows the damage."
