@@ -17,9 +17,11 @@ from millpond.checkpoint.rocksdb.sst import SstFile
 from millpond.storage import open_storage
 
 COMPRESSIONS = {
+    "bzip2": DBCompressionType.bz2(),
     "lz4": DBCompressionType.lz4(),
     "none": DBCompressionType.none(),
     "snappy": DBCompressionType.snappy(),
+    "zlib": DBCompressionType.zlib(),
     "zstd": DBCompressionType.zstd(),
 }
 

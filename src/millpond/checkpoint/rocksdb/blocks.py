@@ -10,7 +10,9 @@ at once; `iter_block` describes how.
 
 from __future__ import annotations
 
+import bz2
 import sys
+import zlib
 from array import array
 from collections.abc import Iterator
 from operator import ge
@@ -36,11 +38,22 @@ _KINDS = frozenset({DELETION, VALUE, MERGE, SINGLE_DELETION})
 
 # The bytes after each block (compression, checksum), and after each user key.
 TRAILER, KEY_TAIL = 5, 8
-NONE, _SNAPPY, LZ4, _LZ4HC, _ZSTD = 0, 1, 4, 5, 7
+NONE, _SNAPPY, _ZLIB, _BZIP2, LZ4, _LZ4HC, _ZSTD = 0, 1, 2, 3, 4, 5, 7
+# Zlib's blocks are raw: RocksDB writes no header of zlib.
+_RAW_DEFLATE = -15
 # LZ4's largest ratio.
 _LZ4_RATIO, _LZ4_FLOOR = 255, 64
 _MAX_BLOCK = (2 << 30) - 1
-_UNPACKING = (lz4.block.LZ4BlockError, zstandard.ZstdError, cramjam.DecompressionError, ValueError, IndexError, MemoryError)
+_UNPACKING = (
+    lz4.block.LZ4BlockError,
+    zstandard.ZstdError,
+    cramjam.DecompressionError,
+    zlib.error,
+    OSError,  # of bz2
+    ValueError,
+    IndexError,
+    MemoryError,
+)
 # An index with fewer entries is read sooner one by one.
 _FEW_ENTRIES = 100
 # Behind an index, so that a number that begins in it can be read whole.
@@ -88,17 +101,26 @@ def unpack(stored: bytes | memoryview, checksum: int, offset: int) -> bytes:
             if size > min(_LZ4_RATIO * len(packed) + _LZ4_FLOOR, _MAX_BLOCK):
                 raise corrupt("a block of an SST unpacks to an absurd size", offset)
             block: bytes = lz4.block.decompress(packed, uncompressed_size=size)
-        elif kind == _ZSTD:
+        elif kind in (_ZSTD, _ZLIB, _BZIP2):
             if size > _LIMITS.max_unpacked_bytes(len(packed)):
                 raise corrupt("a block of an SST unpacks to an absurd size", offset)
-            block = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
+            block = _unpack_as(kind, bytes(packed), size)
         else:
-            raise unknown(f"a block has compression {kind}; known are none, snappy, LZ4 and zstd")
+            raise unknown(f"a block has compression {kind}; known are none, snappy, zlib, bzip2, LZ4 and zstd")
     except _UNPACKING as broken:
         raise corrupt(f"a block of an SST doesn't unpack: {broken}", offset) from broken
     if len(block) != size:
         raise corrupt(f"a block of an SST gave {len(block)} bytes instead of {size}", offset)
     return block
+
+
+def _unpack_as(kind: int, packed: bytes, size: int) -> bytes:
+    """A block that claims to unpack to so many bytes; no more than one more is unpacked."""
+    if kind == _ZSTD:
+        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
+    if kind == _ZLIB:
+        return zlib.decompressobj(_RAW_DEFLATE).decompress(packed, size + 1)
+    return bz2.BZ2Decompressor().decompress(packed, size + 1)
 
 
 def restart_points(block: bytes, offset: int) -> tuple[array[int], int]:
