@@ -34,7 +34,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millpond.checkpoint.operators import KnownState
 from millpond.errors import CheckpointError, DefinitionError, MillpondError, RequestError, SavepointError, SetupError, StorageError
 from millpond.schema.definition.hot_keys import HotKey, from_bytes, to_bytes
 from millpond.schema.definition.operator_name import Entry, parse_entry
@@ -84,6 +83,18 @@ class Beat:
     reported: str
     newest: Mapping[str, Any] | None = None
     progress: Mapping[str, int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownState:
+    """What is known of a query's state without its checkpoint.
+
+    operators:     that have state, as those of defined tables
+    is_stateless:  whether the query keeps none
+    """
+
+    operators: frozenset[int] = frozenset()
+    is_stateless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class WrittenCheckpoint:
         self.key, self.value = key, value
         self.sources = sources
         self.next_batch = 0
+        self._logs: dict[str, list[str]] = {}  # folder of a source -> its entries
         self.state: list[dict[Any, Any]] = [{} for _ in range(self.partitions)]
         self.clock = time.time_ns() // 1_000_000
         self.watermark_ms = 0
@@ -122,6 +123,9 @@ class WrittenCheckpoint:
         conf = {"spark.sql.shuffle.partitions": str(self.partitions), "spark.sql.streaming.stateStore.compression.codec": "lz4"}
         planned = {"batchWatermarkMs": self.watermark_ms, "batchTimestampMs": self.clock, "conf": conf}
         offsets = ["-" if offset is None else json.dumps(offset) for offset in self.sources(batch)]
+        for source, offset in enumerate(self.sources(batch)):
+            if isinstance(offset, dict) and offset.keys() == {"logOffset"}:
+                self._log_files(f"sources/{source}", offset["logOffset"])
         self.write(f"offsets/{batch}", "\n".join(["v1", json.dumps(planned), *offsets]).encode())
         for partition in range(self.partitions):
             mine = [(k, v) for k, v in changes if self._partition(k) == partition]
@@ -134,6 +138,16 @@ class WrittenCheckpoint:
             if snapshot:
                 rows: list[tuple[Any, Any]] = [*self.state[partition].items()]
                 self.write(f"state/0/{partition}/{batch + 1}.snapshot", delta_file(rows, self.key, self.value))
+
+    def _log_files(self, folder: str, upto: int) -> None:
+        """The entries of a file source's log that a test doesn't write itself: a file each.  Each tenth has all before it."""
+        log = self._logs.setdefault(folder, [])
+        for number in range(len(log), upto + 1):
+            log.append(json.dumps({"path": f"file:///in/{number}.json", "timestamp": self.clock, "batchId": number}))
+            if self.path is None or not (self.path / folder / f"{number}").exists():
+                is_compact = number % 10 == 9
+                lines, name = (log, f"{number}.compact") if is_compact else (log[-1:], f"{number}")
+                self.write(f"{folder}/{name}", "\n".join(["v1", *lines]).encode())
 
     def _partition(self, key: Any) -> int:
         if isinstance(key, tuple):  # by Spark's hash; an aggregation without keys has one partition

@@ -32,6 +32,64 @@ def hurt(file: Path, way: str, numbers: random.Random) -> None:
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
+def lose_at_random(checkpoint: Path, numbers: random.Random) -> str:
+    """Delete, copy or swap files or folders, as clean-up scripts and copies that were cut do.  Returns what was done.
+
+    One file or some; a folder; all of one level below a folder; a file in place of another of its kind.
+    A checksum goes with its file, or stays.
+    """
+    way = numbers.choice(("file", "file", "files", "folder", "level", "copy", "swap"))
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and not path.name.startswith("."))
+    # Old state files are most of the files, and Spark doesn't read them.
+    newer = sorted(files, key=lambda path: path.stat().st_mtime_ns)[-len(files) // 3 :]
+    with_checksums = numbers.random() < 0.7
+
+    def name(path: Path) -> str:
+        return str(path.relative_to(checkpoint))
+
+    def a_file() -> Path:
+        return numbers.choice(numbers.choice((files, newer, newer)))
+
+    def checksum(file: Path) -> Path:
+        return file.with_name(f".{file.name}.crc")
+
+    def delete(file: Path) -> str:
+        file.unlink()
+        if with_checksums:
+            checksum(file).unlink(missing_ok=True)
+        return name(file)
+
+    if way in ("file", "files"):
+        chosen = {a_file() for _ in range(1 if way == "file" else numbers.randrange(2, 5))}
+        return f"deleted {', '.join(map(delete, sorted(chosen)))}"
+    if way in ("folder", "level"):
+        folders = sorted(path for path in checkpoint.rglob("*") if path.is_dir())
+        folder = numbers.choice(folders)
+        if way == "folder":
+            shutil.rmtree(folder)
+            return f"deleted {name(folder)}/"
+        for path in sorted(folder.parent.iterdir()):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif with_checksums or not path.name.startswith("."):
+                path.unlink()
+        return f"deleted all in {name(folder.parent)}/"
+    one = a_file()
+    others = [path for path in files if path.suffix == one.suffix and path != one and path.parts[-3:-2] == one.parts[-3:-2]]
+    if not others:
+        return f"deleted {delete(one)}"
+    other = numbers.choice(others)
+    pairs = [(one, other)] if not with_checksums else [(one, other), (checksum(one), checksum(other))]
+    for a, b in pairs:
+        held = [(path.read_bytes(), path.stat()) if path.exists() else None for path in (a, b)]
+        for path, found in ((b, held[0]), (a, held[1] if way == "swap" else held[0])):
+            path.unlink(missing_ok=True)  # it may be linked elsewhere
+            if found is not None:
+                path.write_bytes(found[0])
+                os.utime(path, ns=(found[1].st_atime_ns, found[1].st_mtime_ns))
+    return f"{'swapped' if way == 'swap' else 'copied'} {name(one)} {'and' if way == 'swap' else 'over'} {name(other)}"
+
+
 def copy_checkpoint(checkpoint: Path, target: Path) -> Path:
     """A copy with its times, hidden checksums too; paths of schema files name the copy."""
     shutil.copytree(checkpoint, target)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from millpond.catalogue import KnownState
 from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.infer_operator import JOIN_STORES, infer_operator
 from millpond.checkpoint.log import CommittedBatch, read_conf
@@ -105,18 +106,6 @@ def _split(found: Iterable[StoreSchema | UnreadStore]) -> tuple[list[StoreSchema
 
 def _operators(storage: Storage) -> list[int]:
     return numbers(storage.names("state"))
-
-
-@dataclass(frozen=True, slots=True)
-class KnownState:
-    """What is known of a query's state without its checkpoint.
-
-    operators:     that have state, as those of defined tables
-    is_stateless:  whether the query keeps none
-    """
-
-    operators: frozenset[int] = frozenset()
-    is_stateless: bool = False
 
 
 def gone_state(storage: Storage, batch: CommittedBatch, known: KnownState | None = None) -> list[str]:

@@ -93,7 +93,8 @@ def restart_files(storage: Storage, batch: CommittedBatch, before: Sequence[Rest
 def plan_files(storage: Storage, batch: int, offsets: dict[str, Any], before: Sequence[RestartFile] = ()) -> list[RestartFile]:
     """The plan of a batch, and what its sources wrote up to its offsets.  Raises as `restart_files`."""
     found = [RestartFile(path=f"offsets/{batch}", most_bytes=_BOUNDS.log_bytes, is_settled=True)]
-    for source in storage.names("sources"):
+    logged = {source for source, offset in offsets.items() if log_offset(offset) is not None}
+    for source in sorted({*storage.names("sources"), *logged}):
         found += source_files(storage, source, offsets, before)
     return found
 

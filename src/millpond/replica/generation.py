@@ -19,8 +19,9 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.catalogue import KnownState
 from millpond.checkpoint.log import CommittedBatch, job_id, read_batch
-from millpond.checkpoint.operators import KnownState, check_state, read_stores
+from millpond.checkpoint.operators import check_state, read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader

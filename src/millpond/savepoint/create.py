@@ -14,17 +14,27 @@ manifest, and nothing takes it for a savepoint.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from millpond.catalogue import JobFolder, find_job, savepoints_folder
-from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, newest_committed, read_batch
+from millpond.checkpoint.log import (
+    CommittedBatch,
+    check_still_committed,
+    committed_batches,
+    job_id,
+    newest_committed,
+    read_batch,
+    read_planned_ms,
+)
 from millpond.checkpoint.operators import check_state
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.restart_files import RestartFile, restart_files
+from millpond.checkpoint.write_times import BATCHES, changes_out_of_place, write_times
 from millpond.errors import CheckpointError, MillpondError, SavepointError
 from millpond.savepoint.describe import describe_batch
 from millpond.savepoint.in_place.file_sink import SINK, check_upto, log_of
@@ -211,6 +221,7 @@ class _Creation:
                 check_state(self._source, batch, self._plan.job.known_state(is_stateless=self._plan.is_stateless))
                 files = restart_files(self._source, batch)  # 1
                 copied = self._copy_all(files)  # 2
+                self._check_times(files)
                 check_still_committed(self._source, batch)  # 4
             except CheckpointError as error:
                 if error.condition != "FILE_GONE" or self._plan.batch is not None or error.message == gone:
@@ -226,6 +237,24 @@ class _Creation:
             f"Spark deleted files of {_ATTEMPTS} batches before they were copied.",
             hint="Let Spark keep more batches: set spark.sql.streaming.minBatchesToRetain to 100, its default.",
         )
+
+    def _check_times(self, files: list[RestartFile]) -> None:
+        """Raise CORRUPT_FILE if a file of changes isn't the one that its batch wrote.  Of a remote checkpoint nothing is asked."""
+        if self._source.is_remote:
+            return
+        started = dict[int, int]()
+        for number in committed_batches(self._source)[-BATCHES:]:
+            with contextlib.suppress(CheckpointError):  # of older batches, which nothing needs
+                started[number] = read_planned_ms(self._source, number)
+        times, names = write_times(self._source, started), {file.path for file in files}
+        for found in changes_out_of_place(self._source, times) if times is not None else ():
+            if found.path in names:
+                raise CheckpointError(
+                    "CORRUPT_FILE",
+                    f"{self._source.uri}/{found.path} is {found.age} than {found.than}: batch {found.batch} didn't write it.",
+                    hint="Restore the file from a copy; millpond repair shows what else is wrong.",
+                    path=f"{self._source.uri}/{found.path}",
+                )
 
     def _copy_sink(self, sink: str, batch: int) -> dict[RestartFile, Copied]:
         """The log of a file sink up to the batch, whose entry Spark wrote before it committed the batch."""

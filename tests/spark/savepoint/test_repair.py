@@ -7,30 +7,22 @@ the state of the job that nothing happened to.
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark.cloudpickle
 import pytest
 
+from live_jobs.broken import FIRST, First, Written, check, write_job
+from live_jobs.interrupted import CELLS, last_batch, session_of
 from millpond.savepoint.repair.diagnosis import diagnose
 from millpond.storage import open_storage
-from millpond.tables.repair import plan_repair
 from spark_files.damage import WAYS, copy_checkpoint, hurt
-from spark_files.golden import load_script
 from suite.sizes import IS_LONG, a_few
 from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-sys.path.append(str(Path(__file__).parents[2] / "golden"))  # where the script finds `cells`
-_GOLDEN = load_script("make_operators")
-pyspark.cloudpickle.register_pickle_by_value(_GOLDEN)  # workers can't import a script
-CELLS, DEFAULTS, read_batch, last_batch = _GOLDEN.CELLS, _GOLDEN.DEFAULTS, _GOLDEN.read_batch, _GOLDEN.last_batch
 NAMES = (
     "counts-hdfs",
     "counts-rocksdb-changelog",
@@ -44,65 +36,6 @@ NAMES = (
 )
 # All that breaks in the field is tried on these; of the others some.
 WHOLE = ("counts-hdfs", "transform-state-checkpoint2-rocksdb-changelog")
-FIRST, REST = 9, 2
-
-
-class First(_GOLDEN.OperatorJob):
-    """The job over the first part of its input."""
-
-    def feed(self, batches: int) -> None:
-        super().feed(FIRST)
-
-
-class Rest(_GOLDEN.OperatorJob):
-    """The same job over whatever input is there, without a pause for Spark's maintenance."""
-
-    def feed(self, batches: int) -> None:
-        """Nothing more."""
-
-    def start(self, df: DataFrame, mode: str, raise_at: int = -1, **trigger: Any) -> Any:
-        def sink(rows: DataFrame, batch: int) -> None:
-            rows.write.format("noop").mode("overwrite").save()
-
-        writer = df.writeStream.outputMode(mode).option("checkpointLocation", str(self.checkpoint))
-        return writer.trigger(**trigger).foreachBatch(sink).start()
-
-
-@dataclass
-class Written:
-    """A stopped job with more input to come, and the state with which it ends if nothing happens to it."""
-
-    spark: SparkSession
-    cell: Any
-    checkpoint: Path
-    inputs: Path
-    end: dict[str, list[str]]
-    last: int
-
-    def run(self, checkpoint: Path) -> dict[str, list[str]]:
-        """Let Spark go on from a checkpoint to the end of the input: the state then."""
-        self.cell.write(Rest(self.spark, checkpoint, self.inputs))
-        return ordered(read_batch(self.spark, checkpoint, last_batch(checkpoint)))
-
-
-def ordered(state: dict[str, list[Any]]) -> dict[str, list[str]]:
-    """The rows of each store: their order means nothing."""
-    return {store: sorted(map(repr, rows)) for store, rows in state.items()}
-
-
-def write(spark: SparkSession, folder: Path, name: str) -> Written:
-    """Run the job over its first input, and find out how it ends."""
-    own, cell = spark.newSession(), CELLS[name]
-    for key, value in {**DEFAULTS, **cell.conf}.items():
-        own.conf.set(key, value)
-    job = First(own, folder / "checkpoint", folder / "inputs")
-    cell.write(job)
-    found = Written(own, cell, job.checkpoint, folder / "inputs", {}, last_batch(job.checkpoint))
-    assert diagnose(open_storage(job.checkpoint)).findings == ()
-    super(First, job).feed(REST)
-    found.end = found.run(copy_checkpoint(job.checkpoint, folder / "undisturbed"))
-    assert any(found.end.values()), "a state without rows shows nothing"
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -111,40 +44,10 @@ def jobs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
     class Jobs(dict[str, Written]):
         def __missing__(self, name: str) -> Written:
-            self[name] = write(spark, tmp_path_factory.mktemp("repair"), name)
+            self[name] = write_job(spark, tmp_path_factory.mktemp("repair"), name)
             return self[name]
 
     return Jobs()
-
-
-def check(job: Written, broken: Path, what: str) -> Iterator[str]:
-    """What is said of a broken checkpoint is what Spark does, and the repaired one ends like the undisturbed one.
-
-    Yields what isn't so.
-    """
-    plan = plan_repair(broken, to=broken.with_name(f"{broken.name}-repaired"))
-    said = f"{what}: {[(f.path, f.kind, f.effect) for f in plan.diagnosis.findings]}"
-    repaired = None
-    if plan.is_needed and plan.restart is not None:
-        repaired = Path(plan.run().checkpoint.removeprefix("file://"))
-        if not diagnose(open_storage(repaired)).is_sound:
-            yield f"{said}: the repaired copy isn't sound"
-    try:
-        end = job.run(broken)
-    except Exception as error:  # noqa: BLE001 - whatever Spark raises
-        if plan.diagnosis.is_sound:
-            yield f"{said}, and Spark fails: {str(error)[:600]}"
-    else:
-        if not plan.diagnosis.starts:
-            yield f"{said}, and Spark starts; its end is {'equal' if end == job.end else 'another'}"
-        if plan.diagnosis.is_sound and end != job.end:
-            yield f"{said}, and Spark ends with another state"
-    if repaired is not None:
-        try:
-            if job.run(repaired) != job.end:
-                yield f"{said}, the repaired copy ends with another state:\n{plan.describe()}"
-        except Exception as error:  # noqa: BLE001 - as above
-            yield f"{said}, and Spark fails from the repaired copy: {str(error)[:600]}\n{plan.describe()}"
 
 
 def field_breakages(checkpoint: Path) -> dict[str, list[tuple[str, str]]]:
@@ -206,9 +109,7 @@ class Watched(First):
 @pytest.mark.long
 @pytest.mark.parametrize("name", a_few(NAMES, 1, long=0))
 def test_nothing_is_wrong_while_a_job_runs(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    own, cell = spark.newSession(), CELLS[name]
-    for key, value in {**DEFAULTS, **cell.conf}.items():
-        own.conf.set(key, value)
+    own, cell = session_of(spark, name), CELLS[name]
     job = Watched(own, tmp_path / "checkpoint", tmp_path / "inputs")
     cell.write(job)
     assert job.looks > FIRST

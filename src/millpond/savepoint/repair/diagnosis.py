@@ -16,8 +16,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from millpond.catalogue import KnownState
 from millpond.checkpoint.log import CommittedBatch, encode_commit, job_id, read_batch
-from millpond.checkpoint.operators import KnownState, gone_state, metadata_path, read_operator_files
+from millpond.checkpoint.operators import gone_state, metadata_path, read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import partitions_of_stores, schema_files
 from millpond.errors import CheckpointError, StorageError

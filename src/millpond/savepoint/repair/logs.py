@@ -114,7 +114,11 @@ def source_problems(storage: Storage, source: str, offset: Any, *, later: bool) 
             for _, entry in iter_entry(storage, path):
                 if entry > number or (entry != number and not is_compact):
                     raise CheckpointError(
-                        "CORRUPT_FILE", f"{path} has a file of entry {entry}.", hint="Restore the file from a copy.", path=path
+                        "CORRUPT_FILE",
+                        f"{path} has a file of entry {entry}.",
+                        hint="Restore the file from a copy.",
+                        path=path,
+                        **{_READABLE: True},
                     )
             _compare(storage, path)
         except CheckpointError as error:

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millpond.catalogue import KnownState
 from millpond.checkpoint.log import BatchPlan, CommittedBatch
-from millpond.checkpoint.operators import KnownState, check_state, metadata_path, read_operator_files
+from millpond.checkpoint.operators import check_state, metadata_path, read_operator_files
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.restart_files import (
     RestartFile,

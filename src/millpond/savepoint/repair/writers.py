@@ -13,7 +13,7 @@ Sound, from contents alone:
 From times, only if these are the times of Spark's writes, and not of a copy:
 
 4. A plan is younger than its commit, or a change file of a committed batch is younger than the
-   commit: each is written once, before it.
+   commit, or older than the plan: each is written once, between them (`checkpoint/write_times.py`).
 
 What can't be found: a second job that ran whole batches alone, one after the other with the first.
 Its files look like those of a restart.
@@ -29,18 +29,15 @@ from millpond.checkpoint.files.records import parse_changelog_header
 from millpond.checkpoint.log import BatchPlan, StateSettings
 from millpond.checkpoint.offset_order import Place, fallen, is_by_topic
 from millpond.checkpoint.state import unpack
+from millpond.checkpoint.write_times import BATCHES, OutOfPlace, changes_out_of_place, slack_ns, write_times
 from millpond.errors import CheckpointError
 from millpond.savepoint.repair.finding import Finding
 from millpond.savepoint.repair.logs import Logs
 from millpond.settings import CheckpointSettings
-from millpond.storage import FileStamp, Storage
-from millpond.storage.names import numbers
+from millpond.storage import Storage
 
 _LIMITS = CheckpointSettings()
 _MS = 1_000_000
-# How many of the newest batches are looked at: each costs a few requests on an object store.
-_BATCHES = 12
-_FEWEST = 3
 _REMEDY = "Find out which jobs write here, and stop all but one; then repair, or restore a savepoint."
 
 
@@ -130,7 +127,7 @@ def _settings(plans: list[BatchPlan]) -> Iterator[Finding]:
 
 
 def _lineage(storage: Storage, logs: Logs) -> Iterator[Finding]:
-    for number in sorted(logs.commits)[-_BATCHES:]:
+    for number in sorted(logs.commits)[-BATCHES:]:
         plan = logs.plans.get(number)
         for operator, partitions in logs.commits[number].state_ids.items() if plan is not None else ():
             for partition, stores in enumerate(partitions):
@@ -160,17 +157,12 @@ def _lineage(storage: Storage, logs: Logs) -> Iterator[Finding]:
 
 
 def _by_times(storage: Storage, logs: Logs) -> Iterator[Finding]:
-    both = [number for number in sorted(logs.plans) if number in logs.commits][-_BATCHES:]
-    plans: dict[int, FileStamp] = {}
-    commits: dict[int, FileStamp] = {}
-    for number in both:
-        plan, commit = storage.stamp(f"offsets/{number}"), storage.stamp(f"commits/{number}")
-        if plan is not None and commit is not None:
-            plans[number], commits[number] = plan, commit
-    if not plans:
+    started = {number: plan.started_ms for number, plan in logs.plans.items() if number in logs.commits}
+    newest = max(started, default=None)
+    if newest is None:
         return
-    newest = max(plans)
-    if all(stamp.modified_ns // _MS + _LIMITS.clock_tolerance_ms < logs.plans[n].started_ms for n, stamp in plans.items()):
+    stamps = {n: storage.stamp(f"offsets/{n}") for n in sorted(started)[-BATCHES:]}
+    if all(s is not None and s.modified_ns // _MS + _LIMITS.clock_tolerance_ms < started[n] for n, s in stamps.items()):
         yield Finding(
             kind="copied",
             path=f"offsets/{newest}",
@@ -179,43 +171,26 @@ def _by_times(storage: Storage, logs: Logs) -> Iterator[Finding]:
             means="Spark doesn't go by them.",
             remedy="Nothing needs to be done. A copy that keeps times (cp -p, rsync -t) shows when batches were committed.",
         )
-    if not _are_spark_s(plans, commits, logs):
+    times = write_times(storage, started)
+    if times is None:
         return
-    slack = _LIMITS.clock_tolerance_ms * _MS if storage.is_remote else 0
-    for number in plans:
-        if plans[number].modified_ns > commits[number].modified_ns + slack:
-            yield _rewritten(f"offsets/{number}", "its commit", number)
-    for operator in numbers(storage.names("state")):
-        folder = f"state/{operator}"
-        for partition in numbers(storage.names(folder)):
-            version = newest + 1
-            for name in (f"{version}.delta", f"{version}.changelog"):
-                stamp = storage.stamp(f"{folder}/{partition}/{name}")
-                if stamp is not None and stamp.modified_ns > commits[newest].modified_ns + slack:
-                    yield _rewritten(f"{folder}/{partition}/{name}", f"commits/{newest}", newest)
+    for number in times.plans:
+        if times.plans[number] > times.commits[number] + slack_ns(storage):
+            yield _rewritten(OutOfPlace(path=f"offsets/{number}", batch=number, age="younger", than=f"commits/{number}"))
+    for found in changes_out_of_place(storage, times):
+        yield _rewritten(found)
 
 
-def _are_spark_s(plans: dict[int, FileStamp], commits: dict[int, FileStamp], logs: Logs) -> bool:
-    """Whether times are those of Spark's writes: each plan is of its batch's time, after the commit before.
-
-    A copy writes one folder after the other, so its times aren't in this order.
-    """
-    pairs = [(n - 1, n) for n in plans if n - 1 in plans]
-    in_order = [
-        commits[before].modified_ns <= plans[n].modified_ns
-        and abs(plans[n].modified_ns // _MS - logs.plans[n].started_ms) <= _LIMITS.clock_tolerance_ms
-        for before, n in pairs
-    ]
-    return len(in_order) >= _FEWEST and sum(in_order) >= 0.75 * len(in_order)
-
-
-def _rewritten(path: str, what: str, batch: int) -> Finding:
+def _rewritten(found: OutOfPlace) -> Finding:
+    is_young = found.age == "younger"
     return Finding(
         kind="rewritten",
-        path=path,
-        what=f"It is younger than {what}, and is written once, before that.",
+        path=found.path,
+        what=f"It is {found.age} than {found.than}, and is written once, {'before' if is_young else 'after'} that.",
         effect="wrong",
-        means=f"Two jobs wrote batch {batch}: the state may be that of either.",
-        remedy=_REMEDY,
-        batch=batch,
+        means=f"Two jobs wrote batch {found.batch}: the state may be that of either."
+        if is_young
+        else f"It isn't the file that batch {found.batch} wrote: the state is wrong, or Spark can't read it.",
+        remedy=_REMEDY if is_young else "Restore the file from a copy; or a repaired copy goes on from the batch before.",
+        batch=found.batch,
     )

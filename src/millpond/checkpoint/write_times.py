@@ -1,0 +1,116 @@
+"""When Spark wrote the files of a batch, as far as the storage's times say it.
+
+Spark writes the plan of a batch (offsets/N), then its changes (version N+1 of each partition), then
+its commit (commits/N), each once.  So a file of changes that is older than the plan, or younger than
+the commit, isn't the one that the batch wrote: a second job wrote it, or somebody put another file
+in its place.  Nothing in such a file says of which batch or store it is.
+
+A copy may have other times.  Times are believed if the logs have them in Spark's order, each near
+the time that the plan itself names; and files are called too old only if they are few.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from millpond.checkpoint.position import Batch, version_of
+from millpond.settings import CheckpointSettings
+from millpond.storage import Storage
+from millpond.storage.names import NUMBER, numbers
+
+_LIMITS = CheckpointSettings()
+_MS = 1_000_000
+# How many of the newest batches are looked at: each costs a few requests on an object store.
+BATCHES = 12
+_FEWEST = 3
+_MOST_OUT_OF_PLACE = 0.25
+_STATE_FILE = re.compile(rf"({NUMBER})(?:_[^.]+)?\.(delta|changelog|snapshot|zip)")
+_SNAPSHOTS = ("snapshot", "zip")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTimes:
+    """Of each batch, when its plan and its commit were written, in nanoseconds."""
+
+    plans: Mapping[int, int]
+    commits: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfPlace:
+    """A file of changes that its batch didn't write.
+
+    than:  the plan, if the file is older; the commit, if it is younger
+    """
+
+    path: str
+    batch: int
+    age: Literal["older", "younger"]
+    than: str
+
+
+def write_times(storage: Storage, started_ms: Mapping[int, int]) -> WriteTimes | None:
+    """The times of the newest of these batches; None if they aren't those of Spark's writes.
+
+    started_ms:  committed batches, each with the time that its plan names
+    """
+    plans, commits = dict[int, int](), dict[int, int]()
+    for number in sorted(started_ms)[-BATCHES:]:
+        plan, commit = storage.stamp(f"offsets/{number}"), storage.stamp(f"commits/{number}")
+        if plan is not None and commit is not None:
+            plans[number], commits[number] = plan.modified_ns, commit.modified_ns
+    # A copy writes one folder after the other, so its times aren't in this order.
+    in_order = [
+        commits[n - 1] <= plans[n] and abs(plans[n] // _MS - started_ms[n]) <= _LIMITS.clock_tolerance_ms
+        for n in plans
+        if n - 1 in plans
+    ]
+    if len(in_order) < _FEWEST or sum(in_order) < 0.75 * len(in_order):
+        return None
+    return WriteTimes(plans=plans, commits=commits)
+
+
+def slack_ns(storage: Storage) -> int:
+    """By so much a file's time may be off: an object store's clock isn't that of Spark's machines, nor are its times exact."""
+    return _LIMITS.clock_tolerance_ms * _MS if storage.is_remote else 0
+
+
+def changes_out_of_place(storage: Storage, times: WriteTimes) -> list[OutOfPlace]:
+    """The files of changes, among those that Spark reads, that lie in the place of those that their batch wrote.
+
+    Of a remote checkpoint, only the newest batch is looked at, and only stores that are alone in
+    their partition.
+    """
+    slack, newest = slack_ns(storage), max(times.plans)
+    older, younger, seen = list[OutOfPlace](), list[OutOfPlace](), 0
+    for path, batch, is_read in _changes(storage, newest):
+        stamp = storage.stamp(path) if batch in times.plans else None
+        if stamp is None:
+            continue
+        seen += 1
+        if not is_read:
+            continue
+        if stamp.modified_ns > times.commits[batch] + slack:
+            younger.append(OutOfPlace(path=path, batch=batch, age="younger", than=f"commits/{batch}"))
+        elif stamp.modified_ns < times.plans[batch] - slack:
+            older.append(OutOfPlace(path=path, batch=batch, age="older", than=f"offsets/{batch}"))
+    return younger + (older if len(older) <= _MOST_OUT_OF_PLACE * seen else [])
+
+
+def _changes(storage: Storage, newest: int) -> Iterator[tuple[str, int, bool]]:
+    """The files of changes, each with its batch, and whether Spark reads it: not if there is a snapshot of it, or of later."""
+    for operator in numbers(storage.names("state")):
+        for partition in numbers(storage.names(f"state/{operator}")):
+            folder = f"state/{operator}/{partition}"
+            if storage.is_remote:
+                version = version_of(Batch(newest))
+                yield from ((f"{folder}/{version}.{kind}", newest, True) for kind in ("delta", "changelog"))
+                continue
+            stores = [name for name in storage.names(folder) if not name.startswith(("_", ".")) and "." not in name]
+            for place in (folder, *(f"{folder}/{store}" for store in stores)):
+                files = [m for name in storage.sizes(place) if (m := _STATE_FILE.fullmatch(name))]
+                snapshot = max((int(m[1]) for m in files if m[2] in _SNAPSHOTS and int(m[1]) <= newest + 1), default=0)
+                yield from ((f"{place}/{m[0]}", int(m[1]) - 1, int(m[1]) > snapshot) for m in files if m[2] not in _SNAPSHOTS)

@@ -1,0 +1,29 @@
+"""Files and folders that were deleted, copied or swapped: Spark's next batch is the judge of what is said of the checkpoint."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from live_jobs.broken import check, write_job
+from live_jobs.interrupted import NAMES
+from spark_files.damage import copy_checkpoint, lose_at_random
+from suite.sizes import IS_LONG, a_few
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize("name", a_few(NAMES, 2))
+def test_what_is_said_of_lost_files_is_what_spark_does(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    job, numbers = write_job(spark, tmp_path / "job", name), random.Random(name)
+    problems: list[str] = []
+    for number in range(-(-400 // len(NAMES)) if IS_LONG else 10):
+        broken = copy_checkpoint(job.checkpoint, tmp_path / f"{number}")
+        what = lose_at_random(broken, numbers)
+        problems += check(job, broken, f"{name}, {number}: {what}")
+    print(f"{name}: (what Spark did, whether it was said to start): {dict(job.ends)}")
+    assert not problems, "\n\n".join(problems)
