@@ -22,6 +22,7 @@ def plan_repair(
     archive: str | Path | None = None,
     replica_dir: str | Path | None = None,
     stateless: bool = False,
+    new_id: bool = False,
 ) -> RepairPlan:
     """Find out what is wrong with a checkpoint, and plan a copy from which Spark goes on.
 
@@ -32,13 +33,15 @@ def plan_repair(
     archive:      an archive of the job, which may hold a later batch
     replica_dir:  where replicas are kept, as for `open`
     stateless:    the query keeps no state: else a checkpoint without any has lost it
+    new_id:       give the copy an id of its own, for a sink that skips batches of this query's id that
+                  it has seen
     Raises:  NO_CHECKPOINT, INVALID_REQUEST, TARGET_NOT_EMPTY; UNSUPPORTED for a job in real-time
              mode; what the storages raise.  What is wrong with the checkpoint is in
              `plan.diagnosis`.
     """
     checkpoint = find_job(place, job).checkpoint
     held = tuple(_held(home() if replica_dir is None else replica_dir, checkpoint, place))
-    return plan_repair_of(place, job=job, to=to, archive=archive, held=held, stateless=stateless)
+    return plan_repair_of(place, job=job, to=to, archive=archive, held=held, stateless=stateless, new_id=new_id)
 
 
 def _held(folder: str | Path, checkpoint: str, place: str | Path) -> Iterator[OtherCopy]:

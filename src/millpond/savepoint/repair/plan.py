@@ -16,6 +16,7 @@ Rewinding in place would be shorter, and loses state: Spark then loads newer sna
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -45,6 +46,14 @@ from millpond.storage.patched import PatchedStorage
 
 _THREADS = 4
 _SHOWN = 5
+_SAME_ID = (
+    "one that remembers the query's id and the batches that it has seen, as Delta does, skips these batches; if it doesn't run "
+    "them, Spark fails, since their state isn't written. Then say --new-id, and delete there what they wrote"
+)
+_NEW_ID = (
+    "the new id is that of another query: a sink that remembers ids and batches takes these batches again; delete there what they "
+    "wrote before"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +104,7 @@ class RepairPlan:
                 the input of the batch that it runs again as it was planned
     others:     other copies that hold more
     target:     the new checkpoint
+    new_id:     whether the copy gets an id of its own; a lost one is replaced in any case
     """
 
     job: JobFolder
@@ -105,6 +115,7 @@ class RepairPlan:
     again: tuple[ReadAgain, ...]
     others: tuple[OtherCopy, ...]
     target: Storage = field(repr=False)
+    new_id: bool = False
 
     @property
     def is_needed(self) -> bool:
@@ -130,11 +141,10 @@ class RepairPlan:
         if self.restart is None:
             raise not_repairable(self)
         self._check_target()
-        source = self.job.open_checkpoint()
-        try:
-            identity = read_id(source)
-        except CheckpointError:
-            identity = str(uuid.uuid4())
+        source, identity = self.job.open_checkpoint(), str(uuid.uuid4())
+        if not self.new_id:
+            with contextlib.suppress(CheckpointError):
+                identity = read_id(source)
         with new_checkpoint(self.target, identity):  # 4
             _copy_all(self.restart, source, self.target, progress)
             _check_copy(self.restart, self.target)  # 5
@@ -188,6 +198,7 @@ class RepairPlan:
             first, last = self.undone
             numbers = f"batch {first}" if first == last else f"batches {first} to {last}"
             yield "undone", f"{numbers}: the job reads their input again, and its sink gets their output again"
+            yield "sink", _NEW_ID if self.new_id else _SAME_ID
         for part in self.again:
             files = "" if part.files is None else f": {len(part.files)} files"
             yield "again", f"source {part.source} from {_json(part.begin)} to {_json(part.end)}{files}"
@@ -211,6 +222,7 @@ def plan_repair_of(
     archive: str | Path | None = None,
     held: tuple[OtherCopy, ...] = (),
     stateless: bool = False,
+    new_id: bool = False,
 ) -> RepairPlan:
     """As `millpond.plan_repair`, without looking for a replica.
 
@@ -242,6 +254,7 @@ def plan_repair_of(
         again=tuple(_read_again(storage, logs, restart)) if restart is not None and undone is not None else (),
         others=tuple(other for other in others if other.batch > begin) if not diagnosis.is_sound else (),
         target=target,
+        new_id=new_id,
     )
     if to is not None:
         plan._check_target()

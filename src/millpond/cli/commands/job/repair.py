@@ -23,6 +23,7 @@ from millpond.tables.repair import plan_repair
 @click.option("--to", metavar="DIR|URI", help="The new checkpoint: an empty folder. [default: the checkpoint's name and -repaired]")
 @click.option("--yes", is_flag=True, help="Make the copy; without this, show what is wrong and what would be done.")
 @click.option("--archive", metavar="DIR|URI", help="An archive of the job, which may hold a later batch.")
+@click.option("--new-id", is_flag=True, help="Give the copy an id of its own, for a sink that skips batches that it has seen.")
 @options.stateless_option
 @options.replica_option
 @options.json_option
@@ -33,6 +34,7 @@ def repair(
     to: str | None,
     yes: bool,
     archive: str | None,
+    new_id: bool,
     stateless: bool,
     replica_dir: str | None,
     as_json: bool,
@@ -53,7 +55,7 @@ def repair(
       millpond repair ./pond page_views --to ./repaired --yes
       millpond repair s3://my-bucket/checkpoints/page-views --json
     """
-    plan = plan_repair(place, job, to=to, archive=archive, replica_dir=replica_dir, stateless=stateless)
+    plan = plan_repair(place, job, to=to, archive=archive, replica_dir=replica_dir, stateless=stateless, new_id=new_id)
     if as_json:
         write_json(_as_json(plan))
     else:
@@ -107,4 +109,5 @@ def _as_json(plan: RepairPlan) -> dict[str, Any]:
         "others": [asdict(other) for other in plan.others],
         "refused": {str(number): why for number, why in sorted(plan.refused.items())},
         "target": plan.target.uri,
+        "new_id": plan.new_id,
     }
