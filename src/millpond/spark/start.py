@@ -60,7 +60,6 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _TIME_ZONE = "spark.sql.session.timeZone"
-_AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
 _STORE = "spark.sql.streaming.stateStore."
 # Files of this format have an id of their own, and commits/N names those that count.
 _FENCED = {
@@ -203,7 +202,7 @@ def start(
     while lease is None:  # a standby may meet another one, which is faster
         wait_as_standby(folder, fenced=fenced)
         pinned = newest_conf(open_storage(folder.checkpoint))
-        definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=pinned_format(pinned))
+        definition = derive(df, table=table, strict=strict, output_mode=output_mode, pinned=pinned)
         if asked.pond is None:
             _check_pond(definition, pond)
         definition = _kept(definition, retention, indexes)
@@ -357,7 +356,7 @@ def publish(
             table=table,
             strict=strict,
             output_mode=str(execution.outputMode().toString()),
-            aggregation_format=pinned_format(pinned),
+            pinned=pinned,
             time_zone=zone_of_session(jsession),
         )
     except DefinitionError as error:
@@ -411,7 +410,7 @@ def define(
         table=table,
         strict=strict,
         output_mode=output_mode,
-        aggregation_format=pinned_format(pinned),
+        pinned=pinned,
         time_zone=_zone_of_job(df.sparkSession._jvm, uri, pond, table, session_time_zone or pinned.get(_TIME_ZONE)),
         moved=True,
     )
@@ -456,12 +455,6 @@ def _zone_of_job(jvm: Java, checkpoint: str, pond: str | Path | None, table: str
 def _checkpoint_of(execution: Any) -> str:
     """The URI of a running query's checkpoint."""
     return uri_of(path_of_hadoop(str(execution.resolvedCheckpointRoot())))
-
-
-def pinned_format(pinned: dict[str, str]) -> int | None:
-    """Spark's aggregation state format by a checkpoint's settings; None if it has none yet."""
-    # A checkpoint with batches but without the setting is older than the setting, and has format 1.
-    return int(pinned.get(_AGGREGATION_FORMAT, "1")) if pinned else None
 
 
 def _put(definition: Entry, checkpoint: str, pond: str | Path | None, name: str | None) -> Entry:

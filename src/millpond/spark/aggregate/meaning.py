@@ -11,7 +11,6 @@ from millpond.schema.definition.table import TableDefinition
 from millpond.settings import Retention
 from millpond.spark.derive.definition import derive
 from millpond.spark.derive.same_state import with_history
-from millpond.spark.start import pinned_format
 from millpond.storage import open_storage
 
 if TYPE_CHECKING:
@@ -27,6 +26,6 @@ def derive_aggregate(aggregate: Aggregate, source: DataFrame, folder: JobFolder)
     """
     pinned = newest_conf(open_storage(folder.checkpoint))
     df = aggregate.on(source, checkpoint=folder.checkpoint)
-    derived = derive(df, table=aggregate.table, strict=True, aggregation_format=pinned_format(pinned))
+    derived = derive(df, table=aggregate.table, strict=True, pinned=pinned)
     assert isinstance(derived, TableDefinition), "an aggregate is a table"
     return with_history(folder, replace(derived, retention=Retention.parse(keep_closed="no", history=None)))  # type: ignore[return-value]

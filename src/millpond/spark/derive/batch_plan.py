@@ -8,16 +8,18 @@ that runs.
 2. Replace current_timestamp(), current_date() and localtimestamp() by the batch's time, as Spark
    does for each micro-batch.  Replace all that Spark evaluates again whenever it plans a batch by a
    fixed value, so that the plan is always the same.
-3. Analyze again, which moves the batch's time out of grouping expressions; then optimize.
+3. Give dropDuplicates its columns in the order that the checkpoint pins, as Spark does when it
+   starts a query: those of the state's key.  Before Spark 4.3 it was the order of a Scala set.
+4. Analyze again, which moves the batch's time out of grouping expressions; then optimize.
 
 Source:  MicroBatchExecution.constructNextBatch and runBatch, IncrementalExecution.optimizedPlan,
-         ComputeCurrentTime and ReplaceCurrentLike, Spark 4.3; compared with the plans of running
+         ComputeCurrentTime, ReplaceCurrentLike and ResolveDeduplicate, Spark 4.3; compared with the plans of running
          queries in tests/spark/derive/test_batch_plan.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from millpond.spark.derive.plan import Java, Zones, class_name, elements, zone_of_session
@@ -27,6 +29,7 @@ BATCH_TIMES = frozenset({"CurrentTimestamp", "CurrentTimestampNanos", "LocalTime
 # Spark evaluates these when it plans a batch, and records the value nowhere.
 PLANNED = frozenset({"Now", "CurrentTime", "CurrentUser", "CurrentDatabase", "CurrentCatalog", "CurrentPath", "CurrentTimeZone"})
 _SPECIAL_TIMES = frozenset({"now", "today", "tomorrow", "yesterday"})
+_KEY_ORDER = "spark.sql.dropDuplicates.deterministicKeyOrder.enabled"
 _NO_ZONE = "Dummy TimeZoneId"
 """Spark's placeholder for the zone of a batch's timestamp, which needs none."""
 _ABOVE = frozenset({"Project", "Filter", "Sort", "SubqueryAlias", "EventTimeWatermark", "ResolvedHint"})
@@ -54,12 +57,21 @@ class BatchPlan:
     mixed: str | None = None
 
 
-def batch_plan(jsession: Java, jvm: Java, analyzed: Java, *, time_zone: str | None, moved: bool = False) -> BatchPlan:
+def batch_plan(
+    jsession: Java,
+    jvm: Java,
+    analyzed: Java,
+    *,
+    time_zone: str | None,
+    moved: bool = False,
+    pinned: Mapping[str, str] | None = None,
+) -> BatchPlan:
     """The plan that Spark's optimizer makes of an analyzed plan in a micro-batch.
 
     time_zone:  of the job's session, None if it isn't known
     moved:      whether the query was analyzed in another session than the job's, so that its
                 expressions have another zone
+    pinned:     the settings that the query's checkpoint pins; None or empty for the session's
     """
     while class_name(analyzed).startswith("WriteTo"):
         analyzed = analyzed.children().apply(0)
@@ -70,10 +82,35 @@ def batch_plan(jsession: Java, jvm: Java, analyzed: Java, *, time_zone: str | No
     if lineage.replacements:
         replaced = analyzed.transformAllExpressions(scala_map(jvm, lineage.replacements))  # 2
     session = jsession.sessionState()
-    replaced = session.analyzer().execute(replaced)  # 3
+    replaced = _with_key_order(jsession, jvm, replaced, pinned or {})  # 3
+    replaced = session.analyzer().execute(replaced)  # 4
     plan = session.optimizer().execute(replaced)
     outputs = tuple((str(a.name()), int(a.exprId().id())) for a in elements(analyzed.output()))
     return BatchPlan(plan, replaced, outputs, lineage.foreign, lineage.filtered, lineage.mixed)
+
+
+def _with_key_order(jsession: Java, jvm: Java, analyzed: Java, pinned: Mapping[str, str]) -> Java:
+    """The plan with the columns of each dropDuplicates in their order in the state's key."""
+    from py4j.protocol import Py4JError
+
+    nodes = [node for node, _ in _nodes(analyzed, True) if class_name(node) in ("Deduplicate", "DeduplicateWithinWatermark")]
+    # A checkpoint that was begun before Spark had the setting goes on in the old order.
+    ordered = pinned.get(_KEY_ORDER, "false") if pinned else jsession.conf().get(_KEY_ORDER, "true")
+    resolver, replaced = jsession.sessionState().conf().resolver(), []
+    for node in nodes:
+        try:
+            wanted = node.dedupSpec()
+            if wanted.isEmpty():
+                continue
+            rule = getattr(getattr(jvm.org.apache.spark.sql.catalyst.analysis, "ResolveDeduplicate$"), "MODULE$")
+            before, child = node.keys(), node.child()
+            keys = rule.recomputeKeysPreservingMetadataBoundary(before, child, wanted.get(), ordered == "true", resolver)
+        except Py4JError:  # before Spark 4.3 there is one order
+            return analyzed
+        kind = getattr(jvm.org.apache.spark.sql.catalyst.plans.logical, class_name(node))
+        if not keys.equals(before):
+            replaced.append((node, kind(keys, child, wanted)))
+    return analyzed.transform(scala_map(jvm, replaced)) if replaced else analyzed
 
 
 def scala_map(jvm: Java, pairs: list[tuple[Java, Java]]) -> Java:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -75,15 +75,15 @@ def derive(
     table: str,
     strict: bool = False,
     output_mode: str = "update",
-    aggregation_format: int | None = None,
+    pinned: Mapping[str, str] | None = None,
 ) -> Entry:
     """The meaning of a streaming DataFrame's state, from its plan; this starts nothing.
 
     strict:              refuse a state whose meaning can't be derived, instead of serving raw
                          buffers with a MillpondWarning
     output_mode:         update, complete or append
-    aggregation_format:  Spark's aggregation state format as the checkpoint pins it; None for the
-                         session's setting
+    pinned:              the settings that the query's checkpoint pins; None or empty for the
+                         session's
     Raises:  NOT_DERIVABLE, SPARK_CONNECT, INVALID_NAME.
     """
     require_classic(df, "_jdf")
@@ -95,7 +95,7 @@ def derive(
         table=table,
         strict=strict,
         output_mode=output_mode,
-        aggregation_format=aggregation_format,
+        pinned=pinned,
         time_zone=zone_of_session(spark._jsparkSession),
     )
 
@@ -108,7 +108,7 @@ def derive_plan(
     table: str,
     strict: bool = False,
     output_mode: str = "update",
-    aggregation_format: int | None = None,
+    pinned: Mapping[str, str] | None = None,
     time_zone: str | None = None,
     moved: bool = False,
 ) -> Entry:
@@ -125,7 +125,7 @@ def derive_plan(
     if not analyzed.isStreaming():
         raise not_derivable(table, "it reads no stream, so it has no state", "Read the source with spark.readStream.")
     try:
-        batch = batch_plan(jsession, jvm, analyzed, time_zone=time_zone, moved=moved)
+        batch = batch_plan(jsession, jvm, analyzed, time_zone=time_zone, moved=moved, pinned=pinned)
     except (PySparkException, Py4JError) as failed:
         reason = str(failed).partition("\n")[0]
         hint = "Mend the query; a job with the same settings fails at its first batch."
@@ -137,8 +137,8 @@ def derive_plan(
             "none of its operators keeps state",
             "Aggregate, join or deduplicate the stream, or use transformWithState.",
         )
-    if aggregation_format is None:
-        aggregation_format = int(jsession.conf().get(_FORMAT_SETTING, "2"))
+    # A checkpoint with batches but without the setting is older than the setting, and has format 1.
+    aggregation_format = int(pinned.get(_FORMAT_SETTING, "1") if pinned else jsession.conf().get(_FORMAT_SETTING, "2"))
     words = StateWords(found.node, Zones(jvm), (time_zone if moved else None) or zone_of_session(jsession))
     scope = Scope(same_java=time_zone is not None and not moved, same_zone=time_zone is not None, called=replaced_names(analyzed))
     definition = _define(found, batch, words, scope, jvm, table, aggregation_format)
@@ -152,14 +152,15 @@ def derive_plan(
     return definition
 
 
-def meanings_of(df: DataFrame, output_mode: str) -> dict[int, Meaning]:
+def meanings_of(df: DataFrame, output_mode: str, pinned: Mapping[str, str]) -> dict[int, Meaning]:
     """The meaning of the state of every operator, by Spark's operator id; without those that have none.
 
+    pinned:  the settings that the query's checkpoint pins
     Raises:  what Spark raises if it can't plan the query.
     """
     spark = df.sparkSession
     zone = zone_of_session(spark._jsparkSession)
-    batch = batch_plan(spark._jsparkSession, spark._jvm, df._jdf.queryExecution().analyzed(), time_zone=zone)
+    batch = batch_plan(spark._jsparkSession, spark._jvm, df._jdf.queryExecution().analyzed(), time_zone=zone, pinned=pinned)
     found: dict[int, Meaning] = {}
     for stateful in stateful_nodes(batch.plan, append=output_mode == "append"):
         words = StateWords(stateful.node, Zones(spark._jvm), zone)

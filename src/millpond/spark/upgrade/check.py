@@ -85,7 +85,7 @@ def check_upgrade(
     with rehearse(df, output_mode, checkpoint, batch, newest) as rehearsal:  # 2
         findings += compare_sources(checkpoint, batch, conf, sources_of(df._jdf.queryExecution().analyzed()))  # 3
         if rehearsal.invalid is None:
-            findings += _state(folder, checkpoint, batch, rehearsal, df, old, output_mode)
+            findings += _state(folder, checkpoint, batch, rehearsal, df, old, output_mode, conf)
             findings += _watermarks(checkpoint, batch, rehearsal, has_watermark(df._jdf.queryExecution().analyzed()))
         findings = list(_as_spark_says(findings, rehearsal, is_avro=batch.settings.encoding == _AVRO))  # 4
     return Upgrade(job=folder.job, batch=batch.batch, findings=tuple(findings))
@@ -99,6 +99,7 @@ def _state(
     df: DataFrame,
     old: DataFrame | None,
     output_mode: str,
+    pinned: dict[str, str],
 ) -> Iterator[Finding]:
     """What changes in the state of each operator."""
     known, unread = read_each_operator(checkpoint, batch.batch)
@@ -107,8 +108,8 @@ def _state(
         yield Finding(kind="unknown", operator=store.operator, what=what, hint=store.error.hint)
     fresh, _ = read_each_operator(rehearsal.fresh, Batch(0))
     zone = zone_of_session(df.sparkSession._jsparkSession)
-    meant = _defined(folder) if old is None else _with_zone(meanings_of(old, output_mode), zone)
-    would_mean = _with_zone(meanings_of(df, output_mode), zone)
+    meant = _defined(folder) if old is None else _with_zone(meanings_of(old, output_mode, pinned), zone)
+    would_mean = _with_zone(meanings_of(df, output_mode, pinned), zone)
     hidden = {store.operator for store in unread}
     names = {o.operator: o.name for o in read_operator_files(checkpoint, batch.batch) if o.operator not in hidden}
     would_be = {o.operator: o.name for o in read_operator_files(rehearsal.fresh, Batch(0)) if o.operator not in hidden}

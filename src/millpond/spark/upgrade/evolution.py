@@ -28,7 +28,7 @@ from millpond.settings import FileBounds
 from millpond.spark.derive.definition import derive, first_buffers_of, meanings_of
 from millpond.spark.derive.plan import require_classic, zone_of_session
 from millpond.spark.derive.state_words import OF_SESSION
-from millpond.spark.start import OUTPUT_MODES, pinned_format
+from millpond.spark.start import OUTPUT_MODES
 from millpond.spark.upgrade.rehearsal import Rehearsal, rehearse
 from millpond.spark.upgrade.variables import Stores, VariableRules, evolve_variables, variables_of
 from millpond.storage import Storage
@@ -96,13 +96,14 @@ def evolution_of(
         if rehearsal.invalid is not None:
             raise unsupported(f"Spark doesn't run this query on any checkpoint: {rehearsal.invalid.message}", "Mend the query.")
         zone = zone_of_session(df.sparkSession._jsparkSession)
-        before = _meant(entries) if old is None else {o: (m, zone) for o, m in meanings_of(old, output_mode).items()}
-        found = _Comparison(checkpoint, batch, rehearsal, before, meanings_of(df, output_mode), zone, merge)
+        pinned = read_conf(checkpoint, batch.batch)
+        before = _meant(entries) if old is None else {o: (m, zone) for o, m in meanings_of(old, output_mode, pinned).items()}
+        found = _Comparison(checkpoint, batch, rehearsal, before, meanings_of(df, output_mode, pinned), zone, merge)
         edits = tuple(found.edits(first_buffers_of(df, output_mode)))
         changed = {edit.operator for edit in edits}
         schemas = dict(_schemas(rehearsal.fresh, changed))
         variables = list(evolve_variables(checkpoint, batch, rehearsal.fresh, *found.variables(), rules))
-    tables, lost = _tables(df, entries, changed, output_mode, pinned_format(read_conf(checkpoint, batch.batch)))
+    tables, lost = _tables(df, entries, changed, output_mode, pinned)
     for each in variables:
         schemas |= each.files
     return Evolution(
@@ -250,7 +251,7 @@ def _schemas(fresh: Storage, changed: set[int]) -> Iterator[tuple[str, bytes]]:
 
 
 def _tables(
-    df: DataFrame, entries: list[Entry], changed: set[int], output_mode: str, aggregation_format: int | None
+    df: DataFrame, entries: list[Entry], changed: set[int], output_mode: str, pinned: Mapping[str, str]
 ) -> tuple[tuple[Entry, ...], list[str]]:
     """The definitions with the new query, and which tables get none."""
     tables, lost = [], []
@@ -258,7 +259,7 @@ def _tables(
         if entry.operator not in changed:
             tables.append(entry)
             continue
-        derived = derive(df, table=entry.table, output_mode=output_mode, aggregation_format=aggregation_format)
+        derived = derive(df, table=entry.table, output_mode=output_mode, pinned=pinned)
         if isinstance(derived, TableDefinition) and derived.operator == entry.operator:
             tables.append(replace(derived, retention=entry.retention))
         else:
