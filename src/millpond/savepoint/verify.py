@@ -9,6 +9,7 @@ from millpond.checkpoint.log import CommittedBatch, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import restart_files
 from millpond.errors import CheckpointError, MillpondError
+from millpond.savepoint.join_counts import join_holes
 from millpond.savepoint.manifest import CHECKPOINT, Savepoint
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress
@@ -86,6 +87,8 @@ def verify_savepoint(savepoint: Savepoint, progress: Progress | None = None) -> 
         batch = read_batch(savepoint.checkpoint, Batch(manifest.batch))
         problems += _missing(savepoint, batch, listed)
         rows = _compare_rows(savepoint, batch, problems, progress)
+        for hole in join_holes(savepoint.checkpoint, batch):
+            problems.append(Problem(path=f"{CHECKPOINT}/{hole.folder}", condition="SAVEPOINT_DAMAGED", message=str(hole)))
     except MillpondError as error:
         problems.append(_problem(CHECKPOINT, error))
     return Verified(name=manifest.name, files=good, size_bytes=size, rows=rows, problems=tuple(problems))

@@ -29,7 +29,7 @@ from millpond.schema.types import Field
 
 INDEXED, COUNTS = "-keyWithIndexToValue", "-keyToNumValues"
 _TIMED, _BY_TIME = "-keyWithTsToValues", "-tsWithKey"
-_BESIDE = {INDEXED: COUNTS, _TIMED: _BY_TIME}
+BESIDE = {INDEXED: COUNTS, _TIMED: _BY_TIME}
 _SIZE_BYTES, _LONG_BYTES, _SIGN = 4, 8, 1 << 63
 _NOTHING: Columns = (None,)
 Group = tuple[Columns, int, Iterator[bytes]]
@@ -38,7 +38,7 @@ Group = tuple[Columns, int, Iterator[bytes]]
 
 def family_beside_side(family: str) -> str:
     """The family that follows from that of a side's rows."""
-    for end, beside in _BESIDE.items():
+    for end, beside in BESIDE.items():
         if family.endswith(end):
             return family.removesuffix(end) + beside
     raise AssertionError(family)

@@ -22,6 +22,7 @@ from millpond.checkpoint.operators import gone_state, metadata_path, read_operat
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import partitions_of_stores, schema_files
 from millpond.errors import CheckpointError, StorageError
+from millpond.savepoint.join_counts import join_holes
 from millpond.savepoint.repair.chains import below, chain_problems, has_every_change, leave_out_snapshots
 from millpond.savepoint.repair.elsewhere import named_elsewhere
 from millpond.savepoint.repair.finding import Diagnosis, Effect, Finding
@@ -262,6 +263,15 @@ def _state(storage: Storage, view: PatchedStorage, batch: CommittedBatch, files:
         means = f"Spark fails ({_LOAD}) if it copies the file: it compares it with its hidden checksum."
         remedy = "Delete the hidden checksum; a repaired copy has no such files."
         yield _file(storage, path, files.differing_beside[path], "may fail", means, remedy)
+    for hole in join_holes(view, batch) if not named else ():
+        yield Finding(
+            kind="hole",
+            path=hole.folder,
+            what=str(hole),
+            effect="may fail",
+            means="Spark fails once it comes to a row that isn't there, or leaves it out; rows that no count names stay for ever.",
+            remedy="A repaired copy goes on from an earlier batch, whose counts are right.",
+        )
     if not named and batch.settings.codec != "lz4":
         for (operator, _, partition), rows in count_rows(view, batch):
             if isinstance(rows, StorageError):

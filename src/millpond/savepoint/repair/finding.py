@@ -14,7 +14,8 @@ class Finding:
 
     kind:    missing; empty; damaged; left (the checksum of a file that is gone); ahead, behind (of
              commits and plans); rewound; rewritten (by a second job, after it was committed);
-             went_back (offsets or times); reset (a topic that was made anew); settings; copied
+             hole (rows of a join that aren't those that its counts name); went_back (offsets or
+             times); reset (a topic that was made anew); settings; copied
     path:    the file or folder, below the checkpoint
     what:    what is wrong
     effect:  fails: Spark doesn't start, or its next batch fails; may fail: it fails once it reads

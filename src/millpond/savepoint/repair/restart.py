@@ -34,6 +34,7 @@ from millpond.checkpoint.restart_files import (
     schema_files,
 )
 from millpond.errors import CheckpointError
+from millpond.savepoint.join_counts import join_holes
 from millpond.savepoint.repair.chains import leave_out_snapshots
 from millpond.savepoint.repair.diagnosis import view_of
 from millpond.savepoint.repair.finding import Finding
@@ -170,6 +171,8 @@ class _Attempt:
         for _, rows in count_rows(view, batch):
             if isinstance(rows, CheckpointError) and rows.condition != "UNSUPPORTED":
                 raise rows
+        for hole in join_holes(view, batch):
+            raise CheckpointError("CORRUPT_FILE", f"{hole.folder}: {hole}", hint="Restore its files from a copy.", path=hole.folder)
         return made_up
 
     def _describe(self, view: PatchedStorage, batch: CommittedBatch, operator: int) -> None:
