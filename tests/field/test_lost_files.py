@@ -24,6 +24,8 @@ def test_what_is_said_of_lost_files_is_what_spark_does(spark: SparkSession, tmp_
     for number in range(-(-400 // len(NAMES)) if IS_LONG else 10):
         broken = copy_checkpoint(job.checkpoint, tmp_path / f"{number}")
         what = lose_at_random(broken, numbers)
-        problems += check(job, broken, f"{name}, {number}: {what}")
-    print(f"{name}: (what Spark did, whether it was said to start): {dict(job.ends)}")
+        for problem in check(job, broken, f"{name}, {number}: {what}"):
+            print(problem)
+            problems.append(problem)
+    print(f"{name}, {len(problems)} differ: (what Spark did, whether it was said to start): {dict(job.ends)}")
     assert not problems, "\n\n".join(problems)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from live_jobs.interrupted import CELLS, OperatorJob, last_batch, ordered, read_batch, session_of
-from millpond.errors import MillpondError
+from millpond.errors import CheckpointError, MillpondError
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.repair.diagnosis import diagnose
 from millpond.savepoint.restore import plan_restore
@@ -82,7 +82,12 @@ def check(job: Written, broken: Path, what: str) -> Iterator[str]:
     No savepoint made of it is called whole, unless Spark goes on from it to the same end.
     Yields what isn't so.
     """
-    plan = plan_repair(broken, to=broken.with_name(f"{broken.name}-repaired"))
+    try:
+        plan = plan_repair(broken, to=broken.with_name(f"{broken.name}-repaired"))
+    except CheckpointError as error:
+        if error.condition != "NO_CHECKPOINT" or any((broken / name).exists() for name in ("metadata", "offsets", "commits")):
+            yield f"{what}: {error}"
+        return
     said = f"{what}: {[(f.path, f.kind, f.effect) for f in plan.diagnosis.findings]}"
     new = {"repaired copy": plan.run().checkpoint} if plan.is_needed and plan.restart is not None else {}
     if new and not diagnose(open_storage(*new.values())).is_sound:
