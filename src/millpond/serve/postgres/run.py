@@ -106,6 +106,8 @@ class Run:
                 door.settings,
                 lambda: self.catalogue.json(question.reader, question.database),
             )
+            if self.is_over and self._close is not None:  # its client left meanwhile, and `close` may not have seen it
+                self._close()
 
         await run_in_threadpool(begin)
         if self._is_cancelled:  # meanwhile, when there was no process to tell
