@@ -120,7 +120,11 @@ class WrittenCheckpoint:
         """Write everything of a batch except its commit."""
         batch = self.next_batch
         self.clock += 1
-        conf = {"spark.sql.shuffle.partitions": str(self.partitions), "spark.sql.streaming.stateStore.compression.codec": "lz4"}
+        conf = {
+            "spark.sql.shuffle.partitions": str(self.partitions),
+            "spark.sql.streaming.stateStore.compression.codec": "lz4",
+            "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
+        }
         planned = {"batchWatermarkMs": self.watermark_ms, "batchTimestampMs": self.clock, "conf": conf}
         offsets = ["-" if offset is None else json.dumps(offset) for offset in self.sources(batch)]
         for source, offset in enumerate(self.sources(batch)):

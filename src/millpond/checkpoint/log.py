@@ -25,6 +25,7 @@ _BOUNDS = FileBounds()
 _STORE = "spark.sql.streaming.stateStore."
 _PARTITIONS, _OWN_PARTITIONS = "spark.sql.shuffle.partitions", "spark.sql.streaming.internal.stateStore.partitions"
 _CODEC, _CHECKSUM = _STORE + "compression.codec", _STORE + "rowChecksum.enabled"
+_STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 _PROVIDER_CLASS, _JOIN_FORMAT = _STORE + "providerClass", "spark.sql.streaming.join.stateFormatVersion"
 _CLASSES = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
@@ -54,6 +55,8 @@ class StateSettings:
     encoding:      unsaferow or avro
     row_checksum:  whether each row carries a CRC-32C
     merge_operator:  the version of RocksDB's merge operator, which joins the parts of a list
+    is_strict:     whether each row lies where the hash of all columns of its key says.  Queries that
+                   were begun before Spark 3.3 may have partitioned their rows by a part of it
     """
 
     provider: str
@@ -62,6 +65,7 @@ class StateSettings:
     encoding: str
     row_checksum: bool
     merge_operator: int
+    is_strict: bool = True
 
     @property
     def merge_delimiter(self) -> bytes:
@@ -524,4 +528,6 @@ def _settings(conf: dict[str, str], path: str) -> StateSettings:
         encoding=encoding,
         row_checksum=checksum == "true",
         merge_operator=int(merge),
+        # A checkpoint without the setting is older than it.
+        is_strict=conf.get(_STRICT, "false") == "true",
     )

@@ -13,7 +13,7 @@ often, use a replica.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from millpond.checkpoint.encoding import bare_row, iter_elements, key_writer
 from millpond.checkpoint.files.codecs import naming
@@ -31,7 +31,7 @@ from millpond.checkpoint.partition import may_lie_anywhere, partition_of_key
 from millpond.checkpoint.position import Version, version_of
 from millpond.checkpoint.rocksdb.snapshot import find, read_snapshot
 from millpond.checkpoint.rows.unsaferow import Stored, decoder, encoder
-from millpond.checkpoint.state import HDFS_SNAPSHOT, StateReader, newest_snapshot, unpack
+from millpond.checkpoint.state import HDFS_SNAPSHOT, StateReader, newest_snapshot, partitions_of, unpack
 from millpond.errors import CheckpointError
 from millpond.native import calls
 from millpond.schema.store import StoreSchema
@@ -59,22 +59,33 @@ def find_row(storage: Storage, batch: CommittedBatch, store: StoreSchema, key: t
         raise _unsupported("rows whose key has a NULL may lie in any partition")
     if any(_has_stale_null(field.type, value) for field, value in zip(store.key, key, strict=True)):
         raise _unsupported("Spark writes NULL of this key's types in more than one way")
-    partition = 0 if store.single else partition_of_key(store, key, batch.settings.partitions)  # 1
-    row = encoder(store.key)(key)
-    reader = StateReader(storage)
-    if settings.encoding != "unsaferow" or settings.row_checksum or store.many:
-        found = _find_among_all(reader, batch, store, partition, row)
-    elif settings.provider == "hdfs":
-        found = _find_hdfs(reader, batch, store, partition, row)
-    elif store.encoder in ("plain", "prefix") and store.variable != "timer":  # a timer's time is stored in another unit
-        found = _find_rocksdb(reader, batch, store, partition, _rocksdb_key(reader, batch, store, partition, key))
-    else:
-        found = _find_among_all(reader, batch, store, partition, row)
+    row, reader = encoder(store.key)(key), StateReader(storage)
+    partitions: Iterable[int] = partitions_of(batch, store)
+    if settings.is_strict and not store.single:
+        partitions = (partition_of_key(store, key, settings.partitions),)  # 1
+    found = next((value for n in partitions if (value := _find(reader, batch, store, n, key, row)) is not None), None)
     check_still_committed(storage, batch)
     if found is None:
         return None
     decode = decoder(store.value)
     return tuple(map(decode, iter_elements(found))) if store.many else decode(found)
+
+
+def _find(
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, key: tuple[Stored, ...], row: bytes
+) -> bytes | None:
+    """The value of a key in a partition.
+
+    row:  the key as a row
+    """
+    settings = batch.settings
+    if settings.encoding != "unsaferow" or settings.row_checksum or store.many:
+        return _find_among_all(reader, batch, store, partition, row)
+    if settings.provider == "hdfs":
+        return _find_hdfs(reader, batch, store, partition, row)
+    if store.encoder in ("plain", "prefix") and store.variable != "timer":  # a timer's time is stored in another unit
+        return _find_rocksdb(reader, batch, store, partition, _rocksdb_key(reader, batch, store, partition, key))
+    return _find_among_all(reader, batch, store, partition, row)
 
 
 def _find_among_all(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, row: bytes) -> bytes | None:

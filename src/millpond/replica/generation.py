@@ -25,6 +25,7 @@ from millpond.checkpoint.operators import check_state, read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader
+from millpond.errors import CheckpointError
 from millpond.replica.apply import ReplicaTable, plan_tables
 from millpond.replica.backends.base import Backend
 from millpond.replica.backends.choice import OpenBackend
@@ -129,6 +130,13 @@ class Generations:
         identity = job_id(self.storage)  # 1
         batch = read_batch(self.storage, newest)
         refuse_real_time(self.storage, batch)
+        if self.shard is not None and not batch.settings.is_strict:
+            raise CheckpointError(
+                "UNSUPPORTED",
+                f"A shard of {self.storage.uri} can't be followed: its rows may lie in any partition, since the query was begun "
+                "before Spark 3.3, or with spark.sql.streaming.statefulOperator.useStrictDistribution=false.",
+                hint="Follow all partitions: leave the shard out.",
+            )
         same = before if before is not None and before.job_id == identity else None
         had = frozenset(same.stores.operators()) if same is not None else frozenset[int]()
         check_state(self.storage, batch, KnownState(had, is_stateless=True))

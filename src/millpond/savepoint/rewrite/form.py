@@ -86,6 +86,7 @@ def check_can_rewrite(source: Storage, number: int, form: StateForm) -> None:
         if wanted is not None and (isinstance(wanted, bool) or wanted not in possible):
             raise unsupported(f"Spark has no {what} {wanted!r:.80}.", f"Use one of {', '.join(map(str, possible))}.")
     batch = read_batch(source, Batch(number))
+    check_strict(batch)
     after, is_two = form.over(batch.settings), form.format_over(batch) == 2
     if is_two and after.provider == "hdfs":
         raise unsupported("The HDFS-backed provider has no checkpoint format 2.", "Choose RocksDB too, or leave the format out.")
@@ -100,6 +101,16 @@ def check_can_rewrite(source: Storage, number: int, form: StateForm) -> None:
     if "rocksdb" in (batch.settings.provider, after.provider):
         for operator in operators:
             _check_rocksdb(source, operator, batch.settings, after)
+
+
+def check_strict(batch: CommittedBatch) -> None:
+    """Raise UNSUPPORTED if rows may lie elsewhere than the hash of their keys says: nobody knows where Spark would look."""
+    if not batch.settings.is_strict:
+        raise unsupported(
+            "The rows of this state may lie in other partitions than the hash of their keys says: the query was begun before Spark "
+            "3.3, or with spark.sql.streaming.statefulOperator.useStrictDistribution=false.",
+            "Keep its number of partitions and its rows as they are; or begin the query anew, with another checkpoint.",
+        )
 
 
 def _check_rocksdb(source: Storage, operator: OperatorFiles, before: StateSettings, after: StateSettings) -> None:

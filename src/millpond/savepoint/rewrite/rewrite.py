@@ -38,7 +38,7 @@ from millpond.checkpoint.whole.rows import StoreCodec
 from millpond.checkpoint.whole.store import WholeStore, read_whole_stores
 from millpond.errors import CheckpointError, SavepointError
 from millpond.savepoint.manifest import damaged
-from millpond.savepoint.rewrite.form import StateForm, unsupported
+from millpond.savepoint.rewrite.form import StateForm, check_strict, unsupported
 from millpond.savepoint.rewrite.hdfs_state import HdfsState
 from millpond.savepoint.rewrite.rocksdb_state import RocksDbState
 from millpond.savepoint.rewrite.row_edit import Row, RowEdit
@@ -110,6 +110,7 @@ def rewrite_state(
              the like from reading; SAVEPOINT_DAMAGED if what was written isn't what was read.
     """
     batch = read_batch(source, Batch(number))
+    check_strict(batch)
     operators = [(operator, read_whole_stores(source, operator)) for operator in read_operator_files(source, batch.batch)]
     settings = form.over(batch.settings)
     after = replace(batch, settings=settings, state_ids={})

@@ -27,6 +27,7 @@ from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.state import partitions_of
 from millpond.checkpoint.whole.rows import FamilyCodec, StoreCodec
 from millpond.checkpoint.whole.store import WholeStore
+from millpond.savepoint.rewrite.form import check_strict
 from millpond.savepoint.rewrite.rewrite import open_state
 from millpond.scalar.function import Evaluate
 from millpond.scalar.time.zones import parse_zone
@@ -163,6 +164,7 @@ def compare(
     store:   that has the table
     Raises:  what reading the states raises.
     """
+    check_strict(batch)
     found = Comparison(part)
     old, new = open_state(storage, batch, store), anew.open((store.operator.operator, store.name))
     codec = StoreCodec(store, batch.settings, old.numbers).of(store.name)

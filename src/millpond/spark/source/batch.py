@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from millpond.checkpoint.log import check_still_committed
-from millpond.checkpoint.partition import partition_of_key
+from millpond.checkpoint.partition import may_lie_anywhere, partition_of_key
 from millpond.checkpoint.rows.columns import Array, Spans
 from millpond.errors import MillpondError, RequestError
 from millpond.native.memory import Memory
@@ -174,7 +174,9 @@ def _partition_of(table: TableBatch, equal: dict[str, Any]) -> int | None:
     keys = KeyReader(definition)
     try:
         row = keys.row(keys.stored({c.name: equal[c.name] for c in definition.key}))
-        return None if row is None else partition_of_key(schema, row, len(table.partitions))
+        if row is None or not table.batch.settings.is_strict or may_lie_anywhere(schema, row):
+            return None
+        return partition_of_key(schema, row, len(table.partitions))
     except MillpondError:
         return None  # such as a value that the key's type doesn't have
 
