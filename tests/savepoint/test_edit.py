@@ -138,7 +138,12 @@ def test_a_plan_that_makes_no_sense_is_refused(place: Path) -> None:
     assert plan(watermark="1969-01-01T00:00:00Z") == "INVALID_REQUEST"
 
 
-def test_offsets_and_watermark_move(place: Path, tmp_path: Path) -> None:
+def test_offsets_and_watermark_move(tmp_path: Path) -> None:
+    job = WrittenCheckpoint(tmp_path / "job", sources=lambda _batch: [{"logOffset": 8}])
+    job.plan([(("k",), 1)], snapshot=False)
+    job.commit()
+    place = job.path
+    plan_savepoint(place, "first").run()
     made = millpond.plan_edit_savepoint(
         place, "first", "moved", offsets={"0": {"logOffset": 5}}, watermark="2026-01-01T00:00:00Z"
     ).run()
@@ -147,7 +152,7 @@ def test_offsets_and_watermark_move(place: Path, tmp_path: Path) -> None:
     plan_restore(place, "moved", tmp_path / "target").run()
     lines = (tmp_path / "target/offsets/0").read_text().split("\n")
     assert json.loads(lines[2]) == {"logOffset": 5}
-    assert json.loads(lines[1])["batchWatermarkMs"] == 1767225600000
+    assert json.loads(lines[1])["batchWatermarkMs"] == 0  # up to there, Spark has removed rows
     assert json.loads((tmp_path / "target/commits/0").read_text().split("\n")[1])["nextBatchWatermarkMs"] == 1767225600000
     again = millpond.plan_edit_savepoint(place, "moved", "anew", offsets={"0": None}).run()
     assert again.manifest.offsets == {"0": None}

@@ -91,7 +91,6 @@ class WrittenCheckpoint:
         self.key, self.value = key, value
         self.sources = sources
         self.next_batch = 0
-        self._logs: dict[str, list[str]] = {}  # folder of a source -> its entries
         self.state: list[dict[Any, Any]] = [{} for _ in range(self.partitions)]
         self.clock = time.time_ns() // 1_000_000
         self.watermark_ms = 0
@@ -144,14 +143,18 @@ class WrittenCheckpoint:
                 self.write(f"state/0/{partition}/{batch + 1}.snapshot", delta_file(rows, self.key, self.value))
 
     def _log_files(self, folder: str, upto: int) -> None:
-        """The entries of a file source's log that a test doesn't write itself: a file each.  Each tenth has all before it."""
-        log = self._logs.setdefault(folder, [])
-        for number in range(len(log), upto + 1):
-            log.append(json.dumps({"path": f"file:///in/{number}.json", "timestamp": self.clock, "batchId": number}))
-            if self.path is None or not (self.path / folder / f"{number}").exists():
-                is_compact = number % 10 == 9
-                lines, name = (log, f"{number}.compact") if is_compact else (log[-1:], f"{number}")
-                self.write(f"{folder}/{name}", "\n".join(["v1", *lines]).encode())
+        """The entries of a file source's log that aren't there: a file each.  Each tenth has all before it."""
+        entries = [json.dumps({"path": f"file:///in/{n}.json", "timestamp": n, "batchId": n}) for n in range(upto + 1)]
+        for number in range(upto, -1, -1):
+            is_compact = number % 10 == 9
+            name = f"{folder}/{number}.compact" if is_compact else f"{folder}/{number}"
+            if self._has_entry(name):
+                break  # and all before it
+            lines = entries[: number + 1] if is_compact else entries[number : number + 1]
+            self.write(name, "\n".join(["v1", *lines]).encode())
+
+    def _has_entry(self, name: str) -> bool:
+        return (self.path / name).exists()
 
     def _partition(self, key: Any) -> int:
         if isinstance(key, tuple):  # by Spark's hash; an aggregation without keys has one partition
@@ -186,6 +189,9 @@ class UploadedCheckpoint(WrittenCheckpoint):
     def __init__(self, storage: Storage, job_id: str = "job-1") -> None:
         self.storage = storage
         super().__init__(None, job_id)  # type: ignore[arg-type] # no path: `write` needs none
+
+    def _has_entry(self, name: str) -> bool:
+        return self.storage.stamp(name) is not None
 
     def write(self, name: str, data: bytes, at: float | None = None) -> None:
         if at is not None:

@@ -105,7 +105,7 @@ def test_a_name_that_fits_no_operator_says_so_and_hides_nothing(chained: Any, en
         assert len(pond.tables()) == 3
         shown = pond.tables()
     report = inspect_job(create_beside(chained.checkpoint))
-    (unread,) = report.unread
+    (unread,) = [each for each in report.unread if each.part != "state"]  # which an operator of that number would have
     assert (unread.part, unread.condition) == ("table orders", "DEFINITION_MISMATCH")
     assert entry.operator_name in unread.message
     assert sorted(name for store in report.stores for name in store.tables) == shown

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.checkpoint.log import read_batch, with_offsets, with_watermark
+from millpond.checkpoint.log import read_batch, read_plan, with_offsets, with_watermark
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.whole.store import read_whole_stores
@@ -154,7 +154,10 @@ class EditPlan:
         batch = self.savepoint.manifest.batch
         if self.offsets or self.watermark_ms is not None:
             path = f"offsets/{batch}"
-            target.write(path, with_offsets(target.read(path, _BOUNDS.log_bytes), path, self.offsets, self.watermark_ms))
+            # Joins of format 4 look for rows to remove between the two watermarks: of the plan and of the commit.
+            scanned = read_plan(target, Batch(batch)).watermark_ms or 0
+            back = None if self.watermark_ms is None or self.watermark_ms >= scanned else self.watermark_ms
+            target.write(path, with_offsets(target.read(path, _BOUNDS.log_bytes), path, self.offsets, back))
         if self.watermark_ms is not None:
             path = f"commits/{batch}"
             target.write(path, with_watermark(target.read(path, _BOUNDS.log_bytes), path, self.watermark_ms))
