@@ -30,6 +30,7 @@ from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress
 from millpond.schema.definition.operator_name import Entry
 from millpond.storage import Storage
+from millpond.storage.below import files_below
 from millpond.storage.copying import hash_file
 
 Counted = Mapping[PartitionId, int]
@@ -68,6 +69,10 @@ def make_savepoint(
         counted = _count_rows(target, batch)  # 3
         check(first, target, counted)
         manifest = _manifest(first, target, batch, counted, name, note, tables)
+        needed = {file.path for file in manifest.files}
+        for path in files_below(target):  # as a source's log after an offset that was moved back
+            if path not in needed:
+                target.delete(path)
         folder.sync()  # 4
         folder.write(NAME, manifest.to_bytes())
     except BaseException:
