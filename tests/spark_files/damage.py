@@ -81,8 +81,8 @@ def lose_at_random(checkpoint: Path, numbers: random.Random) -> str:
     other = numbers.choice(others)
     pairs = [(one, other)] if not with_checksums else [(one, other), (checksum(one), checksum(other))]
     for a, b in pairs:
-        held = [(path.read_bytes(), path.stat()) if path.exists() else None for path in (a, b)]
-        for path, found in ((b, held[0]), (a, held[1] if way == "swap" else held[0])):
+        contents = [(path.read_bytes(), path.stat()) if path.exists() else None for path in (a, b)]
+        for path, found in ((b, contents[0]), (a, contents[1] if way == "swap" else contents[0])):
             path.unlink(missing_ok=True)  # it may be linked elsewhere
             if found is not None:
                 path.write_bytes(found[0])

@@ -26,6 +26,7 @@ _STORE = "spark.sql.streaming.stateStore."
 _PARTITIONS, _OWN_PARTITIONS = "spark.sql.shuffle.partitions", "spark.sql.streaming.internal.stateStore.partitions"
 _CODEC, _CHECKSUM = _STORE + "compression.codec", _STORE + "rowChecksum.enabled"
 _STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
+WHY_NOT_STRICT = f"the query was begun before Spark 3.3, or with {_STRICT}=false"
 _PROVIDER_CLASS, _JOIN_FORMAT = _STORE + "providerClass", "spark.sql.streaming.join.stateFormatVersion"
 _CLASSES = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",

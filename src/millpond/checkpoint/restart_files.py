@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from millpond.catalogue import KnownState
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import OperatorFiles, check_state, is_single, read_operator_files
 from millpond.checkpoint.position import version_of
@@ -64,16 +65,19 @@ class RestartFile:
     partition: tuple[int, str, int] | None = None
 
 
-def restart_files(storage: Storage, batch: CommittedBatch, before: Sequence[RestartFile] = ()) -> list[RestartFile]:
+def restart_files(
+    storage: Storage, batch: CommittedBatch, before: Sequence[RestartFile] = (), *, known: KnownState | None = None
+) -> list[RestartFile]:
     """The files, in no order.
 
     before:  the files of the batch before, if there are copies of them
+    known:   of the query's state, as for `gone_state`
     Raises:  FILE_GONE if Spark has cleaned one of them up; CORRUPT_FILE, INCOMPLETE_FILE,
              UNKNOWN_FORMAT, UNSUPPORTED, REWOUND_IN_PLACE.
     Source:  MicroBatchExecution, FileStreamSourceLog, StateStore, Spark 4.3; restarts of every
              operator in tests/spark/savepoint.
     """
-    check_state(storage, batch)
+    check_state(storage, batch, known)
     found = [RestartFile(path="metadata", most_bytes=_BOUNDS.note_bytes)]  # 1
     if batch.batch > 0:
         found.append(RestartFile(path=f"offsets/{batch.batch - 1}", most_bytes=_BOUNDS.log_bytes, is_settled=True))

@@ -33,10 +33,33 @@ _SNAPSHOTS = ("snapshot", "zip")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTimes:
-    """Of each batch, when its plan and its commit were written, in nanoseconds."""
+    """Of the newest batches, when the plan and the commit of each were written.
 
+    started_ms:  the time that the plan itself names
+    plans, commits:  in nanoseconds, by the storage
+    """
+
+    started_ms: Mapping[int, int]
     plans: Mapping[int, int]
     commits: Mapping[int, int]
+
+    @property
+    def are_before_their_batches(self) -> bool:
+        """Whether no plan was there yet when its batch began: a copy has other times."""
+        return all(at // _MS + _LIMITS.clock_tolerance_ms < self.started_ms[n] for n, at in self.plans.items())
+
+    @property
+    def are_spark_s(self) -> bool:
+        """Whether they are those of Spark's writes: each plan is of its batch's time, after the commit before.
+
+        A copy writes one folder after the other, so its times aren't in this order.
+        """
+        in_order = [
+            self.commits[n - 1] <= self.plans[n] and abs(self.plans[n] // _MS - self.started_ms[n]) <= _LIMITS.clock_tolerance_ms
+            for n in self.plans
+            if n - 1 in self.plans
+        ]
+        return len(in_order) >= _FEWEST and sum(in_order) >= 0.75 * len(in_order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +75,8 @@ class OutOfPlace:
     than: str
 
 
-def write_times(storage: Storage, started_ms: Mapping[int, int]) -> WriteTimes | None:
-    """The times of the newest of these batches; None if they aren't those of Spark's writes.
+def read_times(storage: Storage, started_ms: Mapping[int, int]) -> WriteTimes:
+    """The times of the newest of these batches.
 
     started_ms:  committed batches, each with the time that its plan names
     """
@@ -62,15 +85,7 @@ def write_times(storage: Storage, started_ms: Mapping[int, int]) -> WriteTimes |
         plan, commit = storage.stamp(f"offsets/{number}"), storage.stamp(f"commits/{number}")
         if plan is not None and commit is not None:
             plans[number], commits[number] = plan.modified_ns, commit.modified_ns
-    # A copy writes one folder after the other, so its times aren't in this order.
-    in_order = [
-        commits[n - 1] <= plans[n] and abs(plans[n] // _MS - started_ms[n]) <= _LIMITS.clock_tolerance_ms
-        for n in plans
-        if n - 1 in plans
-    ]
-    if len(in_order) < _FEWEST or sum(in_order) < 0.75 * len(in_order):
-        return None
-    return WriteTimes(plans=plans, commits=commits)
+    return WriteTimes(started_ms=started_ms, plans=plans, commits=commits)
 
 
 def slack_ns(storage: Storage) -> int:
@@ -81,9 +96,12 @@ def slack_ns(storage: Storage) -> int:
 def changes_out_of_place(storage: Storage, times: WriteTimes) -> list[OutOfPlace]:
     """The files of changes, among those that Spark reads, that lie in the place of those that their batch wrote.
 
-    Of a remote checkpoint, only the newest batch is looked at, and only stores that are alone in
-    their partition.
+    If the times aren't those of Spark's writes, they say nothing, and there is no such file.  Of a
+    remote checkpoint, only the newest batch is looked at, and only stores that are alone in their
+    partition.
     """
+    if not times.are_spark_s:
+        return []
     slack, newest = slack_ns(storage), max(times.plans)
     older, younger, seen = list[OutOfPlace](), list[OutOfPlace](), 0
     for path, batch, is_read in _changes(storage, newest):

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from millpond.catalogue import KnownState
-from millpond.checkpoint.log import CommittedBatch, job_id, read_batch
+from millpond.checkpoint.log import WHY_NOT_STRICT, CommittedBatch, job_id, read_batch
 from millpond.checkpoint.operators import check_state, read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
@@ -133,8 +133,7 @@ class Generations:
         if self.shard is not None and not batch.settings.is_strict:
             raise CheckpointError(
                 "UNSUPPORTED",
-                f"A shard of {self.storage.uri} can't be followed: its rows may lie in any partition, since the query was begun "
-                "before Spark 3.3, or with spark.sql.streaming.statefulOperator.useStrictDistribution=false.",
+                f"A shard of {self.storage.uri} can't be followed: its rows may lie in any partition, since {WHY_NOT_STRICT}.",
                 hint="Follow all partitions: leave the shard out.",
             )
         same = before if before is not None and before.job_id == identity else None

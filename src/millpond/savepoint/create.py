@@ -30,11 +30,10 @@ from millpond.checkpoint.log import (
     read_batch,
     read_planned_ms,
 )
-from millpond.checkpoint.operators import check_state
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.restart_files import RestartFile, restart_files
-from millpond.checkpoint.write_times import BATCHES, changes_out_of_place, write_times
+from millpond.checkpoint.write_times import BATCHES, changes_out_of_place, read_times
 from millpond.errors import CheckpointError, MillpondError, SavepointError
 from millpond.savepoint.describe import describe_batch
 from millpond.savepoint.in_place.file_sink import SINK, check_upto, log_of
@@ -218,8 +217,8 @@ class _Creation:
             try:
                 batch = self._choose()
                 refuse_real_time(self._source, batch)
-                check_state(self._source, batch, self._plan.job.known_state(is_stateless=self._plan.is_stateless))
-                files = restart_files(self._source, batch)  # 1
+                known = self._plan.job.known_state(is_stateless=self._plan.is_stateless)
+                files = restart_files(self._source, batch, known=known)  # 1
                 copied = self._copy_all(files)  # 2
                 self._check_times(files)
                 check_still_committed(self._source, batch)  # 4
@@ -246,8 +245,8 @@ class _Creation:
         for number in committed_batches(self._source)[-BATCHES:]:
             with contextlib.suppress(CheckpointError):  # of older batches, which nothing needs
                 started[number] = read_planned_ms(self._source, number)
-        times, names = write_times(self._source, started), {file.path for file in files}
-        for found in changes_out_of_place(self._source, times) if times is not None else ():
+        names = {file.path for file in files}
+        for found in changes_out_of_place(self._source, read_times(self._source, started)):
             if found.path in names:
                 raise CheckpointError(
                     "CORRUPT_FILE",

@@ -25,7 +25,7 @@ from millpond.checkpoint.state import partitions_of
 from millpond.checkpoint.whole.rows import Columns, FamilyCodec, StoreCodec
 from millpond.checkpoint.whole.store import WholeStore, read_whole_stores
 from millpond.errors import CheckpointError
-from millpond.savepoint.change.edit_join import BESIDE, family_beside_side
+from millpond.savepoint.change.edit_join import BESIDE, COUNTS, INDEXED, family_beside_side
 from millpond.savepoint.rewrite.rewrite import open_state
 from millpond.storage import Storage
 
@@ -114,7 +114,7 @@ class _Places:
 
     def __init__(self, codec: FamilyCodec, family: str) -> None:
         self._codec = codec
-        self._is_indexed, self._is_count = family.endswith("-keyWithIndexToValue"), family.endswith("-keyToNumValues")
+        self._is_indexed, self._is_count = family.endswith(INDEXED), family.endswith(COUNTS)
         self._write = encoder(codec.schema.key[:-1] if self._is_indexed else codec.schema.key)
 
     def of(self, key: bytes, value: bytes) -> tuple[bytes, Iterable[int]]:

@@ -293,6 +293,10 @@ def test_a_job_without_state_that_leaves_batches_out_of_its_logs_is_healthy(gold
         (checkpoint / f"offsets/{number}").unlink()
         (checkpoint / f"commits/{number}").unlink()
     assert diagnose(open_storage(checkpoint)).findings == ()
+    empty(checkpoint, "commits/11")  # and it can be repaired without a word on its state
+    plan = plan_repair(checkpoint)
+    assert plan.restart is not None
+    assert [f.path for f in plan.diagnosis.findings] == ["commits/11"]
 
 
 def test_damage_between_plan_and_run_leaves_nothing_behind(golden: Callable, tmp_path: Path) -> None:

@@ -55,7 +55,6 @@ def diagnose(storage: Storage, known: KnownState | None = None) -> Diagnosis:
 
 def examine(storage: Storage, known: KnownState | None = None) -> tuple[Diagnosis, Logs, WholeFiles]:
     """The same, with what was read for it."""
-    known = known or KnownState()
     for look in range(_LOOKS):
         logs, files = read_logs(storage), WholeFiles(storage)
         found = list(_findings(storage, logs, files, known))
@@ -88,7 +87,7 @@ def _newest(storage: Storage) -> tuple[int | None, int | None]:
     return max(numbers(storage.names("offsets")), default=None), max(numbers(storage.names("commits")), default=None)
 
 
-def _findings(storage: Storage, logs: Logs, files: WholeFiles, known: KnownState) -> Iterator[Finding]:
+def _findings(storage: Storage, logs: Logs, files: WholeFiles, known: KnownState | None) -> Iterator[Finding]:
     if logs.planned is None and not storage.names("state") and logs.committed is None:
         job_id(storage)  # a query that was started, and has planned nothing
         return
@@ -107,7 +106,7 @@ def _findings(storage: Storage, logs: Logs, files: WholeFiles, known: KnownState
     base = _base(logs)
     if base is not None:
         view, batch = view_of(storage, logs, base)
-        yield from _gone(storage, batch, known if not _leaves_out(logs) else replace(known, is_stateless=True))  # 3
+        yield from _gone(storage, batch, logs.known(known))  # 3
         yield from _state(storage, view, batch, files)
     yield from signs_of_others(storage, logs)  # 4
 
@@ -281,12 +280,6 @@ def _state(storage: Storage, view: PatchedStorage, batch: CommittedBatch, files:
                 yield _file(
                     storage, path, rows, "may fail", "Spark fails when it reads the damaged row, or takes it for true.", _BACK
                 )
-
-
-def _leaves_out(logs: Logs) -> bool:
-    """Whether batches are in neither log: only a query without state leaves them out (asynchronous progress)."""
-    there = {*logs.plans, *logs.bad_plans, *logs.commits, *logs.bad_commits}
-    return len(there) < max(there) - min(there) + 1
 
 
 def _gone(storage: Storage, batch: CommittedBatch, known: KnownState) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 An operator's metadata of version 2 has whole names of its schema files.  `cp -r` copies them as
 they are: Spark then goes on with the files of the place before, and doesn't start without them.
-`restore`, `import` and a repaired copy write the names of their own place (`operators.anchored`).
+`restore`, `import` and a repaired copy write the names of their own place (`restore.anchored_file`).
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from millpond.catalogue import KnownState
 from millpond.checkpoint.files.sidecars import verify_file
 from millpond.checkpoint.log import BatchPlan, CommitFacts, read_commit, read_plan
 from millpond.checkpoint.position import Batch
@@ -51,6 +52,15 @@ class Logs:
     def is_format_2(self) -> bool:
         """Whether a commit names ids of state files."""
         return any(commit.state_ids for commit in self.commits.values())
+
+    def known(self, known: KnownState | None) -> KnownState:
+        """What is known of the query's state, also by the logs.
+
+        Only a query without state leaves batches out of both (asynchronous progress).
+        """
+        there, known = {*self.plans, *self.bad_plans, *self.commits, *self.bad_commits}, known or KnownState()
+        leaves_out = bool(there) and len(there) < max(there) - min(there) + 1
+        return replace(known, is_stateless=True) if leaves_out else known
 
 
 def read_logs(storage: Storage) -> Logs:

@@ -84,6 +84,7 @@ def find_restart(
     Raises:  UNSUPPORTED for real-time mode; what the storage raises.
     """
     refused: dict[int, str] = {}
+    known = logs.known(known)
     for number in sorted(logs.plans, reverse=True):
         if doubtful is not None and doubtful.batch is not None and number >= doubtful.batch:
             refused[number] = doubtful.what
@@ -108,7 +109,7 @@ def find_restart(
 class _Attempt:
     """Whether Spark can go on after one batch."""
 
-    def __init__(self, storage: Storage, logs: Logs, files: WholeFiles, number: int, known: KnownState | None) -> None:
+    def __init__(self, storage: Storage, logs: Logs, files: WholeFiles, number: int, known: KnownState) -> None:
         self._storage, self._logs, self._files, self._number, self._known = storage, logs, files, number, known
         self._left_out: dict[str, str] = {}
 

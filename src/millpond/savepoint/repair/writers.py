@@ -29,7 +29,7 @@ from millpond.checkpoint.files.records import parse_changelog_header
 from millpond.checkpoint.log import BatchPlan, StateSettings
 from millpond.checkpoint.offset_order import Place, fallen, is_by_topic
 from millpond.checkpoint.state import unpack
-from millpond.checkpoint.write_times import BATCHES, OutOfPlace, changes_out_of_place, slack_ns, write_times
+from millpond.checkpoint.write_times import BATCHES, OutOfPlace, changes_out_of_place, read_times, slack_ns
 from millpond.errors import CheckpointError
 from millpond.savepoint.repair.finding import Finding
 from millpond.savepoint.repair.logs import Logs
@@ -37,7 +37,6 @@ from millpond.settings import CheckpointSettings
 from millpond.storage import Storage
 
 _LIMITS = CheckpointSettings()
-_MS = 1_000_000
 _REMEDY = "Find out which jobs write here, and stop all but one; then repair, or restore a savepoint."
 
 
@@ -158,23 +157,19 @@ def _lineage(storage: Storage, logs: Logs) -> Iterator[Finding]:
 
 def _by_times(storage: Storage, logs: Logs) -> Iterator[Finding]:
     started = {number: plan.started_ms for number, plan in logs.plans.items() if number in logs.commits}
-    newest = max(started, default=None)
-    if newest is None:
+    times = read_times(storage, started)
+    if not times.plans:
         return
-    stamps = {n: storage.stamp(f"offsets/{n}") for n in sorted(started)[-BATCHES:]}
-    if all(s is not None and s.modified_ns // _MS + _LIMITS.clock_tolerance_ms < started[n] for n, s in stamps.items()):
+    if times.are_before_their_batches:
         yield Finding(
             kind="copied",
-            path=f"offsets/{newest}",
+            path=f"offsets/{max(times.plans)}",
             what="The files are older than their batches: they were copied, and got other times.",
             effect="none",
             means="Spark doesn't go by them.",
             remedy="Nothing needs to be done. A copy that keeps times (cp -p, rsync -t) shows when batches were committed.",
         )
-    times = write_times(storage, started)
-    if times is None:
-        return
-    for number in times.plans:
+    for number in times.plans if times.are_spark_s else ():
         if times.plans[number] > times.commits[number] + slack_ns(storage):
             yield _rewritten(OutOfPlace(path=f"offsets/{number}", batch=number, age="younger", than=f"commits/{number}"))
     for found in changes_out_of_place(storage, times):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from millpond.checkpoint.log import CommittedBatch, StateSettings, read_batch, read_commit_version
+from millpond.checkpoint.log import WHY_NOT_STRICT, CommittedBatch, StateSettings, read_batch, read_commit_version
 from millpond.checkpoint.operators import SHORT_NAMES, OperatorFiles, read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.whole.store import read_whole_stores
@@ -107,8 +107,7 @@ def check_strict(batch: CommittedBatch) -> None:
     """Raise UNSUPPORTED if rows may lie elsewhere than the hash of their keys says: nobody knows where Spark would look."""
     if not batch.settings.is_strict:
         raise unsupported(
-            "The rows of this state may lie in other partitions than the hash of their keys says: the query was begun before Spark "
-            "3.3, or with spark.sql.streaming.statefulOperator.useStrictDistribution=false.",
+            f"The rows of this state may lie in other partitions than the hash of their keys says: {WHY_NOT_STRICT}.",
             "Keep its number of partitions and its rows as they are; or begin the query anew, with another checkpoint.",
         )
 

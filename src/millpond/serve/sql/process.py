@@ -157,6 +157,9 @@ class SqlSession:
         if not self._is_over:
             self.end()
         with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
             try:
                 while self._has_begun and not self._is_over and self._process.is_well:
                     found = self._receive()
@@ -169,7 +172,6 @@ class SqlSession:
                 scan.close()  # type: ignore[attr-defined]
             self._scans.clear()
             self.tables.__exit__()
-            self._is_closed = True
 
     def _go_on(self, found: Any, refused: say.Failure | None = None) -> None:
         """Do what a message says.

@@ -100,13 +100,13 @@ def _with_key_order(jsession: Java, jvm: Java, analyzed: Java, pinned: Mapping[s
     for node in nodes:
         try:
             wanted = node.dedupSpec()
-            if wanted.isEmpty():
-                continue
-            rule = getattr(getattr(jvm.org.apache.spark.sql.catalyst.analysis, "ResolveDeduplicate$"), "MODULE$")
-            before, child = node.keys(), node.child()
-            keys = rule.recomputeKeysPreservingMetadataBoundary(before, child, wanted.get(), ordered == "true", resolver)
         except Py4JError:  # before Spark 4.3 there is one order
             return analyzed
+        if wanted.isEmpty():
+            continue
+        rule = getattr(getattr(jvm.org.apache.spark.sql.catalyst.analysis, "ResolveDeduplicate$"), "MODULE$")
+        before, child = node.keys(), node.child()
+        keys = rule.recomputeKeysPreservingMetadataBoundary(before, child, wanted.get(), ordered == "true", resolver)
         kind = getattr(jvm.org.apache.spark.sql.catalyst.plans.logical, class_name(node))
         if not keys.equals(before):
             replaced.append((node, kind(keys, child, wanted)))
