@@ -59,3 +59,33 @@ def test_a_user_column_that_is_called_as_a_sessions_start_is_not_guessed_at(valu
     window = struct_of((Field("start", TIMESTAMP), Field("end", TIMESTAMP)))
     sessions = (Field("user", TEXT), Field("session_window", window), Field("count", LONG))
     assert infer_operator(FamilySchema(name="", key=key, value=sessions), apply_format=2) == ("sessionWindowStateStoreSaveExec", 1)
+
+
+COUNT, PAGE, USER, VALUE = Field("count", LONG), Field("page", TEXT), Field("user", TEXT), Field("mine", LONG)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "aggregation_format", "operator"),
+    [
+        ((PAGE,), (COUNT,), 2, "stateStoreSave"),
+        ((PAGE,), (PAGE, COUNT), 1, "stateStoreSave"),
+        ((PAGE,), (USER, PAGE), 2, "dedupe"),
+        ((PAGE,), (USER, PAGE), 1, "dedupe"),
+        ((PAGE,), (PAGE, USER), 2, "dedupe"),
+        ((PAGE, USER), (USER, COUNT, PAGE), 2, "dedupe"),
+        ((), (COUNT,), 2, "stateStoreSave"),
+        ((COUNT,), (COUNT,), 2, None),  # groupBy("count").count(), or dropDuplicates(["count"])
+        ((PAGE,), (PAGE,), 1, None),
+        ((PAGE,), (PAGE, VALUE), 1, None),  # an aggregate function of somebody's own names its buffers
+        ((PAGE,), (VALUE,), 2, "stateStoreSave"),
+    ],
+)
+def test_all_columns_of_the_input_are_those_of_an_old_drop_duplicates(
+    key: tuple[Field, ...], value: tuple[Field, ...], aggregation_format: int, operator: str | None
+) -> None:
+    schema = FamilySchema(name="", key=key, value=value)
+    if operator is not None:
+        assert infer_operator(schema, apply_format=2, aggregation_format=aggregation_format) == (operator, 0)
+        return
+    with pytest.raises(CheckpointError, match="may be that of an aggregation or of dropDuplicates"):
+        infer_operator(schema, apply_format=2, aggregation_format=aggregation_format)

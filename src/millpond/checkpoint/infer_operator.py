@@ -2,7 +2,8 @@
 
     join                       four stores, left-keyToNumValues and so on
     applyInPandasWithState     value groupState struct, with time-outs timeoutTimestamp as well
-    dropDuplicates             value __dummy__ void; within the watermark expiresAtMicros
+    dropDuplicates             value __dummy__ void, or before Spark 3.4 all columns of the input, those of the key among
+                               them; within the watermark expiresAtMicros
     limit                      key one void column, value one number
     session windows            the key ends with sessionStartTime, the value begins with the grouping columns, a window among them
     aggregation                everything else
@@ -14,6 +15,8 @@ looks like an aggregation, and either is possible.
 
 from __future__ import annotations
 
+import re
+
 from millpond.checkpoint.schemas import FamilySchema
 from millpond.errors import CheckpointError
 from millpond.schema.types import is_window
@@ -21,10 +24,18 @@ from millpond.schema.types import is_window
 JOIN_STORES = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
 
 
-def infer_operator(schema: FamilySchema, *, apply_format: int) -> tuple[str, int]:
+# The names that Spark's functions give their buffers.
+_BUFFER = re.compile(
+    r"sum|count|isEmpty|min|max|avg|first|last|valueSet|n|m[234]|[xy]Avg|[xy]Mk|ck|buf|(bit|bool)_(and|or|xor)|product"
+    r"|valueWithExtremumOrdering|extremumOrdering|MS\[\d+\]"
+)
+
+
+def infer_operator(schema: FamilySchema, *, apply_format: int, aggregation_format: int = 2) -> tuple[str, int]:
     """(operator name, number of the key's leading columns) of a store called `default`.
 
-    apply_format:  Spark's flatMapGroupsWithState.stateFormatVersion, as the batch pins it
+    apply_format, aggregation_format:  Spark's flatMapGroupsWithState.stateFormatVersion and
+                   aggregation.stateFormatVersion, as the batch pins them
     Raises:  UNSUPPORTED if two operators could have written it.
     Source:  the planner's stateful operators, Spark 3.5; golden checkpoints of 3.5.
     """
@@ -53,7 +64,30 @@ def infer_operator(schema: FamilySchema, *, apply_format: int) -> tuple[str, int
             "that of an aggregation.",
             hint="Start the job once with Spark 4.0 or newer, which writes the metadata.",
         )
-    return "stateStoreSave", 0
+    return "dedupe" if _is_old_dedupe(schema, aggregation_format) else "stateStoreSave", 0
+
+
+def _is_old_dedupe(schema: FamilySchema, aggregation_format: int) -> bool:
+    """Whether the value is the input of dropDuplicates, and not the buffers of an aggregation.
+
+    Format 1 of an aggregation has the columns of the key before its buffers.
+    """
+    key = [(f.name, f.type) for f in schema.key]
+    value = [(f.name, f.type) for f in schema.value]
+    if not key or any(column not in value for column in key):
+        return False
+    begins_with_key = aggregation_format == 1 and value[: len(key)] == key
+    are_buffers = all(_BUFFER.fullmatch(name) for name, _ in value[len(key) if begins_with_key else 0 :])
+    if begins_with_key and are_buffers and len(value) > len(key):
+        return False
+    if not begins_with_key and not are_buffers:
+        return True
+    raise CheckpointError(
+        "UNSUPPORTED",
+        "The checkpoint has no operator metadata, and its schema may be that of an aggregation or of dropDuplicates: the columns "
+        "of the key are among its values.",
+        hint="Start the job once with Spark 4.0 or newer, which writes the metadata; or rename the columns of the key.",
+    )
 
 
 def _is_session(schema: FamilySchema) -> bool:

@@ -36,6 +36,7 @@ _REAL_TIME_AGGREGATE = "StatefulStreamlineAggregate"
 _JOIN = "symmetricHashJoin"
 _LIMIT = "globalLimit"
 _APPLY_FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
+_AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
 _ENCODING_SETTING = "spark.sql.streaming.stateStore.encodingFormat"
 _TRANSFORM = (PANDAS_TRANSFORM, "transformWithStateInPySparkExec")
 _BOUNDS = FileBounds()
@@ -236,7 +237,8 @@ def metadata_path(storage: Storage, operator: int, batch: Batch) -> str:
 def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
     path = metadata_path(storage, operator, batch)
     if storage.stamp(path) is None and not has_metadata(conf := read_conf(storage, batch)):
-        return _infer_metadata(storage, operator, 1 if conf.get(_APPLY_FORMAT, "1") == "1" else 2)
+        formats = [1 if conf.get(setting, "1") == "1" else 2 for setting in (_APPLY_FORMAT, _AGGREGATION_FORMAT)]
+        return _infer_metadata(storage, operator, *formats)
     version, _, text = storage.read(path, _BOUNDS.schema_bytes).partition(b"\n")
     if version != (b"v2" if "/v2/" in path else b"v1"):
         raise CheckpointError("UNKNOWN_FORMAT", f"{path} has version {version[:80]!r}.", hint=_HINT, path=path)
@@ -300,12 +302,12 @@ def watermark_delays(storage: Storage, batch: Batch) -> dict[int, set[int]]:
     return found
 
 
-def _infer_metadata(storage: Storage, operator: int, apply_format: int) -> _Metadata:
+def _infer_metadata(storage: Storage, operator: int, apply_format: int, aggregation_format: int) -> _Metadata:
     """The metadata of an operator for checkpoints of Spark 3.5 and older, which have no file for it."""
     if set(JOIN_STORES) & set(storage.names(f"state/{operator}/0")):
         return _Metadata(_JOIN, [(store, 0, []) for store in JOIN_STORES], {})
     schema = _read_schema(storage, f"{store_folder(operator, 0, 'default')}/_metadata/schema")
-    name, prefix = infer_operator(schema[0], apply_format=apply_format)
+    name, prefix = infer_operator(schema[0], apply_format=apply_format, aggregation_format=aggregation_format)
     return _Metadata(name, [("default", prefix, [])], {})
 
 

@@ -316,7 +316,11 @@ def _operator(storage: Storage, view: PatchedStorage, batch: CommittedBatch, fil
         except CheckpointError as error:
             yield _file(storage, below(storage, error, f"state/{operator}"), error, "fails", f"Spark fails ({_LOAD}).", _BACK)
             continue
-        for store, partition in places:
+        lost = {n for n in {partition for _, partition in places} if not storage.names(f"state/{operator}/{n}")}
+        for number in sorted(lost):  # one finding, not one for each file
+            path, what = f"state/{operator}/{number}", "The partition has no files."
+            yield Finding(kind="missing", path=path, what=what, effect="fails", means=f"Spark fails ({_LOAD}).", remedy=_BACK)
+        for store, partition in ((store, n) for store, n in places if n not in lost):
             yield from _partition(storage, view, batch, files, store, partition)
 
 
