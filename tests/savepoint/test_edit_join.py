@@ -18,7 +18,7 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.state import partitions_of
 from millpond.checkpoint.whole.rows import StoreCodec
 from millpond.checkpoint.whole.store import read_whole_stores
-from millpond.errors import MillpondError
+from millpond.errors import MillpondError, RequestError
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.rewrite.rewrite import open_state
@@ -104,6 +104,8 @@ def test_keys_and_values_change_and_back(tmp_path: Path, cell: str) -> None:
     """Rows that are made anew, and those that went to another key and came back, have the same bytes."""
     source, batch = savepoint_of(cell, tmp_path)
     before = State(source, batch)
+    scanned = read_batch(open_storage(source), Batch(batch)).planned_watermark_ms
+    waits_from = dt.datetime.fromtimestamp(scanned / 1000 + 1, dt.UTC)
     again = edited(source, "first", "again", lambda row: StateRow(row.table, dict(row.key), dict(row.value)))
     assert State(again, batch).bytes == before.bytes
     sign = 1
@@ -111,8 +113,8 @@ def test_keys_and_values_change_and_back(tmp_path: Path, cell: str) -> None:
     def turned(value: Any) -> Any:
         if isinstance(value, str):
             return value[::-1]
-        if isinstance(value, dt.datetime):  # in format 4 the row moves with it
-            return value + dt.timedelta(seconds=sign)
+        if isinstance(value, dt.datetime):  # in format 4 the row moves with it, not back to before the watermark
+            return value + dt.timedelta(seconds=sign) if value > waits_from else value
         return value + sign if type(value) is int else value
 
     def edit(row: StateRow) -> StateRow:
@@ -222,3 +224,29 @@ def test_what_an_edit_of_a_join_may_not_do(tmp_path: Path, cell: str) -> None:
                 act()
             assert raised.value.condition == expected
     assert [found.manifest.name for found in millpond.list_savepoints(source).found] == ["first"]
+
+
+def test_a_row_doesn_t_go_back_to_before_the_watermark(tmp_path: Path) -> None:
+    """Format 4 on RocksDB looks between the watermarks of two batches for rows to remove; other forms look at all rows."""
+    source, batch = savepoint_of(FORMAT4, tmp_path)
+    scanned = read_batch(open_storage(source), Batch(batch)).planned_watermark_ms
+    assert scanned > 0
+
+    def at(time: dt.datetime) -> Callable[[StateRow], StateRow]:
+        def edit(row: StateRow) -> StateRow:
+            row.value |= {name: time for name, value in row.value.items() if isinstance(value, dt.datetime)}
+            return row
+
+        return edit
+
+    watermark = dt.datetime.fromtimestamp(scanned / 1000, dt.UTC)
+    plan = millpond.plan_edit_savepoint(source, "first", "before", edit=at(watermark))
+    for act in (plan.preview, plan.run):
+        with pytest.raises(RequestError, match="goes back to the event time") as raised:
+            act()
+        assert raised.value.condition == "INVALID_REQUEST"
+        assert "Return None to remove the row" in (raised.value.hint or "")
+    edited(source, "first", "after", at(watermark + dt.timedelta(milliseconds=1)))
+    # If the watermark goes back as well, Spark looks from there.
+    earlier = watermark - dt.timedelta(hours=1)
+    edited(source, "first", "both", at(watermark), watermark=earlier.isoformat().replace("+00:00", "Z"))

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.checkpoint.log import read_batch, read_plan, with_offsets, with_watermark
+from millpond.checkpoint.log import read_batch, with_offsets, with_watermark
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.whole.store import read_whole_stores
@@ -143,21 +143,25 @@ class EditPlan:
             if names.get(operator) != _JOIN:
                 edits.append(StoreEdit(operator, store, tables, self.edit, self.merge, may_move=names.get(operator) in _MAY_MOVE))
                 continue
-            join = JoinEdit(operator, store, tables, self.edit, {family: files.enter_context(Sorter()) for family in tables})
+            sorters = {family: files.enter_context(Sorter()) for family in tables}
+            join = JoinEdit(operator, store, tables, self.edit, sorters, scanned_ms=self._scanned_ms())
             edits.append(join)
             if store.endswith(INDEXED):
                 edits.append(JoinCounts(operator, family_beside_side(store), join.sides[store]))
         return edits
+
+    def _scanned_ms(self) -> int:
+        """The plan's watermark: joins of format 4 look for rows to remove between that and the commit's."""
+        batch = read_batch(self.savepoint.checkpoint, Batch(self.savepoint.manifest.batch))
+        return min(batch.planned_watermark_ms, batch.planned_watermark_ms if self.watermark_ms is None else self.watermark_ms)
 
     def _move(self, target: Storage) -> None:
         """Write the position into the new checkpoint."""
         batch = self.savepoint.manifest.batch
         if self.offsets or self.watermark_ms is not None:
             path = f"offsets/{batch}"
-            # Joins of format 4 look for rows to remove between the two watermarks: of the plan and of the commit.
-            scanned = read_plan(target, Batch(batch)).watermark_ms or 0
-            back = None if self.watermark_ms is None or self.watermark_ms >= scanned else self.watermark_ms
-            target.write(path, with_offsets(target.read(path, _BOUNDS.log_bytes), path, self.offsets, back))
+            scanned = None if self.watermark_ms is None else self._scanned_ms()
+            target.write(path, with_offsets(target.read(path, _BOUNDS.log_bytes), path, self.offsets, scanned))
         if self.watermark_ms is not None:
             path = f"commits/{batch}"
             target.write(path, with_watermark(target.read(path, _BOUNDS.log_bytes), path, self.watermark_ms))

@@ -24,7 +24,9 @@ from millpond.checkpoint.whole.rows import Columns, FamilyCodec, StoreCodec
 from millpond.savepoint.change.user_edit import Edit, EditCounts, StateRow, UserTable, is_same
 from millpond.savepoint.rewrite.form import unsupported
 from millpond.savepoint.rewrite.row_edit import Row, RowEdit
+from millpond.savepoint.rewrite.row_values import wrong
 from millpond.savepoint.rewrite.spills import Sorter
+from millpond.schema.far_time import write_millis
 from millpond.schema.types import Field
 
 INDEXED, COUNTS = "-keyWithIndexToValue", "-keyToNumValues"
@@ -47,12 +49,22 @@ def family_beside_side(family: str) -> str:
 class JoinEdit(RowEdit):
     """A `RowEdit` by the user's function.
 
-    tables:   column family of a side's rows -> the name of its table; rows of others stay as they are
-    sorters:  for the rows of each
+    tables:      column family of a side's rows -> the name of its table; rows of others stay as they are
+    sorters:     for the rows of each
+    scanned_ms:  the watermark up to which Spark has looked for rows to remove
     """
 
-    def __init__(self, operator: int, store: str, tables: Mapping[str, str], edit: Edit, sorters: Mapping[str, Sorter]) -> None:
-        self.operator, self.store = operator, store
+    def __init__(
+        self,
+        operator: int,
+        store: str,
+        tables: Mapping[str, str],
+        edit: Edit,
+        sorters: Mapping[str, Sorter],
+        *,
+        scanned_ms: int,
+    ) -> None:
+        self.operator, self.store, self._scanned_ms = operator, store, scanned_ms
         self.counts = {table: EditCounts() for table in tables.values()}
         self.sides = {family: JoinSide(sorters[family]) for family in tables}
         self._tables, self._edit = tables, edit
@@ -65,7 +77,9 @@ class JoinEdit(RowEdit):
             if family in self._tables:
                 if family not in self._open:
                     name = self._tables[family]
-                    self._open[family] = _SideRows(name, codec.of(family), self.sides[family], self.counts[name])
+                    self._open[family] = _SideRows(
+                        name, codec.of(family), self.sides[family], self.counts[name], scanned_ms=self._scanned_ms
+                    )
                 self._open[family].edit(row, self._edit)
             elif family not in self._beside:
                 yield row
@@ -160,8 +174,9 @@ def join_key(key: bytes, time: int | None) -> bytes:
 class _SideRows(UserTable):
     """Rows of one side, between bytes and `StateRow`."""
 
-    def __init__(self, name: str, codec: FamilyCodec, side: JoinSide, counts: EditCounts) -> None:
+    def __init__(self, name: str, codec: FamilyCodec, side: JoinSide, counts: EditCounts, *, scanned_ms: int) -> None:
         super().__init__(name, codec.schema.key[:-1], codec.schema.value, counts)
+        self._scanned_ms = scanned_ms
         self._codec, self._side = codec, side
         self._write_key = encoder(codec.schema.key[:-1])
         self._time_of = None if not codec.is_list or not codec.schema.timed else _event_time(codec.schema.timed[0])
@@ -210,6 +225,13 @@ class _SideRows(UserTable):
             raise unsupported(
                 f"A row of {self.name} gets another event time, and Millpond doesn't know how Spark stores it.",
                 "Leave the column with the watermark as it is.",
+            )
+        if now < time and now <= self._scanned_ms * 1000:
+            # Spark removes the rows between the watermarks of two batches, and would never meet this one.
+            raise wrong(
+                f"A row of {self.name} goes back to the event time {write_millis(now // 1000)}. The watermark is past it, and "
+                "Spark would never remove the row",
+                f"Return None to remove the row, or give a time after {write_millis(self._scanned_ms)}.",
             )
         return now
 
