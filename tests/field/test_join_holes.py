@@ -83,6 +83,18 @@ def test_a_hole_is_found_in_repair_and_in_verify(golden: Callable, tmp_path: Pat
 
 @pytest.mark.spark
 @pytest.mark.long
+def test_a_count_without_bounds_costs_no_time(golden: Callable) -> None:
+    """Rows in the place of counts: their first column is read as a number of rows."""
+    checkpoint = golden("spark-4.3/join-inner-hdfs").checkpoint
+    for rows in checkpoint.glob("state/0/*/left-keyWithIndexToValue/*.delta"):
+        counts = rows.parent.with_name("left-keyToNumValues") / rows.name
+        counts.write_bytes(rows.read_bytes())
+        counts.with_name(f".{counts.name}.crc").unlink(missing_ok=True)
+        (counts.parent / f"{rows.stem}.snapshot").unlink(missing_ok=True)
+    storage = open_storage(checkpoint)
+    assert [*join_holes(storage, read_batch(storage, committed_batches(storage)[-1]))]
+
+
 def test_spark_doesn_t_end_as_without_the_hole(spark: SparkSession, tmp_path: Path) -> None:
     """So it is no false alarm.  Whether Spark fails, or ends with another state, depends on which rows come later."""
     job: Written = write_job(spark, tmp_path / "job", "join-full-hdfs")

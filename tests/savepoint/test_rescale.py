@@ -28,7 +28,7 @@ from savepoint.killed import NO_EXCHANGE, run_killed
 from savepoint.test_golden_cells import rows_of
 from savepoint.test_rewrite import whole_state
 from servers.s3 import BUCKET, moto_server, use
-from spark_files.checkpoint import UploadedCheckpoint, WrittenCheckpoint
+from spark_files.checkpoint import UploadedCheckpoint, WrittenCheckpoint, log_entry
 from suite.sizes import IS_LONG, a_few
 
 ROWS = {"a": 3, "b": 0, "bb": 1, "bbb": 2, "bbbb": 3}
@@ -41,9 +41,9 @@ def job(tmp_path: Path) -> WrittenCheckpoint:
     for batch in range(4):
         job.plan([(("a",), batch), (("b" * (batch + 1),), batch)], snapshot=False)
         job.commit()
-        job.write(f"sources/0/{batch}", b"v1\n{}")
+        job.write(f"sources/0/{batch}", log_entry(batch))
     job.plan([(("a",), 99)], snapshot=False)
-    job.write("sources/0/4", b"v1\n{}")
+    job.write("sources/0/4", log_entry(4))
     return job
 
 

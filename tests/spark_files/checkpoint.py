@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +50,11 @@ def delta_file(
             row = encode_value(value if isinstance(value, tuple) else (value,))
             out += struct.pack(">i", len(row)) + row
     return lz4_file(bytes(out) + struct.pack(">i", -1))
+
+
+def log_entry(number: int) -> bytes:
+    """An entry of a file source's log, with one file."""
+    return b'v1\n{"path":"file:///in/%d.json","timestamp":%d,"batchId":%d}' % (number, number, number)
 
 
 def schema_file(key: tuple[Field, ...], value: tuple[Field, ...]) -> bytes:
@@ -157,9 +161,8 @@ class WrittenCheckpoint:
         return (self.path / name).exists()
 
     def _partition(self, key: Any) -> int:
-        if isinstance(key, tuple):  # by Spark's hash; an aggregation without keys has one partition
-            return partition_of(self.key, key, self.partitions) if key else 0
-        return (len(key) if isinstance(key, str) else zlib.crc32(repr(key).encode())) % self.partitions
+        row = key if isinstance(key, tuple) else (key,)
+        return partition_of(self.key, row, self.partitions) if row else 0  # an aggregation without keys has one partition
 
     def commit(self, at: float | None = None) -> None:
         self.write(f"commits/{self.next_batch}", b'v1\n{"nextBatchWatermarkMs":%d}' % self.watermark_ms, at)

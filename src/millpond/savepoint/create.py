@@ -5,7 +5,7 @@
    the copy that the job's last savepoint has.
 3. Spark may have deleted a file meanwhile: begin again with a newer batch, and keep shared files.
 4. Look again: commits/N must still be the file that was read, or the job was replaced.
-5. Count the rows of the copy, which decodes all of it.
+5. Count the rows of the copy, which decodes all of it; each must lie in its partition.
 6. Let all of it survive a crash, and only then write the manifest.
 
 If anything fails, the savepoint's folder is emptied; if the program is killed, the folder has no
@@ -39,6 +39,8 @@ from millpond.savepoint.describe import describe_batch
 from millpond.savepoint.in_place.file_sink import SINK, check_upto, log_of
 from millpond.savepoint.manage.folder import check_free, claim, list_savepoints, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, check_savepoint_name
+from millpond.savepoint.misplaced import misplaced_rows
+from millpond.savepoint.repair.logs import source_problems
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress, do_each, threads_between
 from millpond.settings import FileBounds
@@ -220,6 +222,7 @@ class _Creation:
                 known = self._plan.job.known_state(is_stateless=self._plan.is_stateless)
                 files = restart_files(self._source, batch, known=known)  # 1
                 copied = self._copy_all(files)  # 2
+                self._check_sources(batch)
                 self._check_times(files)
                 check_still_committed(self._source, batch)  # 4
             except CheckpointError as error:
@@ -236,6 +239,12 @@ class _Creation:
             f"Spark deleted files of {_ATTEMPTS} batches before they were copied.",
             hint="Let Spark keep more batches: set spark.sql.streaming.minBatchesToRetain to 100, its default.",
         )
+
+    def _check_sources(self, batch: CommittedBatch) -> None:
+        """Raise CORRUPT_FILE if an entry of a file source's log is another one's."""
+        for source, offset in batch.offsets.items():
+            for error in source_problems(self._source, source, offset, later=False).values():
+                raise error
 
     def _check_times(self, files: list[RestartFile]) -> None:
         """Raise CORRUPT_FILE if a file of changes isn't the one that its batch wrote.  Of a remote checkpoint nothing is asked."""
@@ -298,6 +307,13 @@ class _Creation:
             counted[where] += rows
             if self._progress is not None:  # which may end this
                 self._progress(files, files)
+        for found in misplaced_rows(self._target, batch):
+            raise CheckpointError(
+                "CORRUPT_FILE",
+                f"{self._source.uri}/{found.folder}: {found}",
+                hint="Restore its files from a copy; millpond repair shows what else is wrong.",
+                path=f"{self._source.uri}/{found.folder}",
+            )
         return counted
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 
 from millpond.checkpoint.log import CommittedBatch, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import restart_files
 from millpond.errors import CheckpointError, MillpondError
-from millpond.savepoint.join_counts import join_holes
+from millpond.savepoint.join_counts import Hole, join_holes
 from millpond.savepoint.manifest import CHECKPOINT, Savepoint
+from millpond.savepoint.misplaced import Misplaced, misplaced_rows
+from millpond.savepoint.repair.logs import source_problems
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress
 from millpond.settings import FileBounds
@@ -86,9 +89,15 @@ def verify_savepoint(savepoint: Savepoint, progress: Progress | None = None) -> 
     try:
         batch = read_batch(savepoint.checkpoint, Batch(manifest.batch))
         problems += _missing(savepoint, batch, listed)
+        for source, offset in batch.offsets.items():
+            wrong = source_problems(savepoint.checkpoint, source, offset, later=False)
+            problems += [_problem(f"{CHECKPOINT}/{path}", wrong[path]) for path in wrong if path in listed]  # else it is missing
         rows = _compare_rows(savepoint, batch, problems, progress)
-        for hole in join_holes(savepoint.checkpoint, batch):
-            problems.append(Problem(path=f"{CHECKPOINT}/{hole.folder}", condition="SAVEPOINT_DAMAGED", message=str(hole)))
+        for rows_of in chain[Misplaced | Hole](
+            misplaced_rows(savepoint.checkpoint, batch), join_holes(savepoint.checkpoint, batch)
+        ):
+            path = f"{CHECKPOINT}/{rows_of.folder}"
+            problems.append(Problem(path=path, condition="SAVEPOINT_DAMAGED", message=str(rows_of)))
     except MillpondError as error:
         problems.append(_problem(CHECKPOINT, error))
     return Verified(name=manifest.name, files=good, size_bytes=size, rows=rows, problems=tuple(problems))

@@ -18,7 +18,7 @@ from millpond.savepoint.repair.diagnosis import diagnose
 from millpond.savepoint.repair.finding import Diagnosis
 from millpond.storage import open_storage
 from savepoint.test_golden_cells import rows_of
-from spark_files.checkpoint import WrittenCheckpoint, delta_file
+from spark_files.checkpoint import KEY, PARTITIONS, WrittenCheckpoint, delta_file, partition_of
 from spark_files.damage import hurt
 from spark_files.golden import CELLS
 
@@ -191,7 +191,8 @@ def dated(checkpoint: WrittenCheckpoint, batch: int) -> None:
 def test_a_second_job_that_rewrites_the_state_of_a_committed_batch(tmp_path: Path) -> None:
     checkpoint = written(tmp_path)
     assert look(checkpoint.path).findings == ()
-    checkpoint.write("state/0/1/6.delta", delta_file([("a", 77)]), at=checkpoint.clock / 1000 + 0.5)
+    key = next(key for key in "abcdefgh" if partition_of(KEY, (key,), PARTITIONS) == 1)
+    checkpoint.write("state/0/1/6.delta", delta_file([(key, 77)]), at=checkpoint.clock / 1000 + 0.5)
     assert found(checkpoint.path) == {("state/0/1/6.delta", "rewritten", "wrong")}
     for file in checkpoint.path.rglob("*"):  # in a copy, times show nothing
         os.utime(file)

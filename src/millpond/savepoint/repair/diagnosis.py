@@ -20,14 +20,15 @@ from millpond.catalogue import KnownState
 from millpond.checkpoint.log import CommittedBatch, encode_commit, job_id, read_batch
 from millpond.checkpoint.operators import gone_state, metadata_path, read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.restart_files import partitions_of_stores, schema_files
+from millpond.checkpoint.restart_files import log_offset, partitions_of_stores, schema_files
 from millpond.errors import CheckpointError, StorageError
 from millpond.savepoint.join_counts import join_holes
+from millpond.savepoint.misplaced import misplaced_rows
 from millpond.savepoint.repair.chains import below, chain_problems, has_every_change, leave_out_snapshots
 from millpond.savepoint.repair.elsewhere import named_elsewhere
 from millpond.savepoint.repair.finding import Diagnosis, Effect, Finding
-from millpond.savepoint.repair.logs import Logs, is_readable, read_logs, source_problems
-from millpond.savepoint.repair.operators import make_up, needs_schema_files
+from millpond.savepoint.repair.logs import Logs, entries_of, is_readable, read_logs, source_problems
+from millpond.savepoint.repair.operators import make_up, needs_schema_files, writes_schema_files
 from millpond.savepoint.repair.whole_files import WholeFiles
 from millpond.savepoint.repair.writers import signs_of_others
 from millpond.savepoint.restore import encode_metadata
@@ -101,6 +102,8 @@ def _findings(storage: Storage, logs: Logs, files: WholeFiles, known: KnownState
             means = "Spark doesn't start: its source reads the log from the newest compacted entry on."
             if is_readable(error):
                 means, effect = "Spark may read a file twice, whose name was changed there.", "wrong"
+            elif path == f"sources/{source}/{_unread_entry(storage, logs, source)}":
+                means, effect = "Spark writes the entry again, with files that it hasn't seen, and reads none of these.", "wrong"
             yield _file(storage, path, error, effect, means, "A repaired copy goes on from a batch before this entry.")
     yield from _left_checksums(storage, logs)
     base = _base(logs)
@@ -109,6 +112,19 @@ def _findings(storage: Storage, logs: Logs, files: WholeFiles, known: KnownState
         yield from _gone(storage, batch, logs.known(known))  # 3
         yield from _state(storage, view, batch, files)
     yield from signs_of_others(storage, logs)  # 4
+
+
+def _unread_entry(storage: Storage, logs: Logs, source: str) -> int | None:
+    """The last entry of a source's log, if it is missing and Spark doesn't need it to start.
+
+    It needs those of the newest batch: between the offsets of the two newest plans.
+    """
+    assert logs.planned is not None
+    newest, before = (logs.plans.get(number) for number in (logs.planned, logs.planned - 1))
+    if newest is None or before is None or newest.offsets[source] != before.offsets.get(source):
+        return None
+    last = max(entries_of(storage, source), default=None)
+    return None if last is None or log_offset(newest.offsets[source]) != last + 1 else last + 1
 
 
 def _metadata(storage: Storage) -> Iterator[Finding]:
@@ -271,6 +287,9 @@ def _state(storage: Storage, view: PatchedStorage, batch: CommittedBatch, files:
             means="Spark fails once it comes to a row that isn't there, or leaves it out; rows that no count names stay for ever.",
             remedy="A repaired copy goes on from an earlier batch, whose counts are right.",
         )
+    for misplaced in misplaced_rows(view, batch) if not named else ():
+        means = "Spark takes these rows for those of the partition: its state and output are wrong."
+        yield Finding(kind="damaged", path=misplaced.folder, what=str(misplaced), effect="wrong", means=means, remedy=_BACK)
     if not named and batch.settings.codec != "lz4":
         for (operator, _, partition), rows in count_rows(view, batch):
             if isinstance(rows, StorageError):
@@ -302,12 +321,16 @@ def _operator(storage: Storage, view: PatchedStorage, batch: CommittedBatch, fil
         if _has_left_checksum(storage, path) and "/v2/" not in path and "/_stateSchema/" not in path:
             yield _left(path)
         else:
-            yield _description(storage, path, error, is_gone=storage.stamp(path) is None)
+            is_gone = storage.stamp(path) is None
+            is_written_again = is_gone and writes_schema_files(storage, operator, batch)
+            is_readable = path in files.differing
+            yield _description(storage, path, error, is_gone=is_gone, is_written_again=is_written_again, is_readable=is_readable)
         view.delete(path)
     if needs_schema_files(storage, operator):
-        if bad:
+        if not bad:
+            yield from named_elsewhere(storage, metadata_path(storage, operator, batch.batch))
+        elif not writes_schema_files(storage, operator, batch):
             return
-        yield from named_elsewhere(storage, metadata_path(storage, operator, batch.batch))
     else:
         make_up(view, operator, batch)
     for files_of in read_operator_files(view, batch.batch, only=operator):
@@ -364,17 +387,23 @@ def _described(
                 yield file, problem
 
 
-def _description(storage: Storage, path: str, error: CheckpointError, *, is_gone: bool) -> Finding:
+def _description(
+    storage: Storage, path: str, error: CheckpointError, *, is_gone: bool, is_written_again: bool, is_readable: bool
+) -> Finding:
+    """The finding of a metadata or schema file.
+
+    is_written_again:  whether Spark writes a lost one again
+    is_readable:       whether only its checksum shows the damage
+    """
     if "/_metadata/v2/" in path:
         means, remedy = (
             "Spark doesn't start (STDS_FAILED_TO_READ_OPERATOR_METADATA).",
             "An older one is taken if it names all schemas.",
         )
         return _file(storage, path, error, "fails", means, remedy)
-    if "/_stateSchema/" in path:
-        return _file(
-            storage, path, error, "fails", "Spark doesn't start: it can't read the columns of the state.", "Restore the file."
-        )
+    if "/_stateSchema/" in path and not is_written_again:
+        means = "Spark doesn't start: it can't read the columns of the state."
+        return _file(storage, path, error, "may fail" if is_readable else "fails", means, "Restore the file.")
     remedy = "Start the job with the same query as before: Spark writes the file again from it."
     if is_gone:
         means = "Spark writes it again from the query, and doesn't compare the query with the state."

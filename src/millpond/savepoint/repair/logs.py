@@ -22,7 +22,8 @@ from millpond.storage import Storage
 from millpond.storage.names import NUMBER, numbers
 
 _READABLE = "readable"
-_ENTRY = re.compile(rf"({NUMBER})(\.compact)?")
+_COMPACT = ".compact"
+_ENTRY = re.compile(rf"({NUMBER})({re.escape(_COMPACT)})?")
 
 
 @dataclass(slots=True)
@@ -111,16 +112,15 @@ def source_problems(storage: Storage, source: str, offset: Any, *, later: bool) 
     upto, folder = log_offset(offset), f"sources/{source}"
     if upto is None:
         return {}
-    entries = [(int(m[1]), bool(m[2]), name) for name in storage.sizes(folder) if (m := _ENTRY.fullmatch(name))]
+    names = entries_of(storage, source)
     if later:
-        upto = max([upto, *(number for number, _, _ in entries)])
-    first = max((number for number, is_compact, _ in entries if is_compact and number <= upto), default=0)
-    names = {number: name for number, _, name in sorted(entries)}  # of two, the compacted one
+        upto = max([upto, *names])
+    first = max((number for number, name in names.items() if name.endswith(_COMPACT) and number <= upto), default=0)
     found = {}
     for number in range(first, upto + 1):
         path = f"{folder}/{names.get(number, number)}"
         try:
-            is_compact = path.endswith(".compact")
+            is_compact = path.endswith(_COMPACT)
             for _, entry in iter_entry(storage, path):
                 if entry > number or (entry != number and not is_compact):
                     raise CheckpointError(
@@ -134,6 +134,12 @@ def source_problems(storage: Storage, source: str, offset: Any, *, later: bool) 
         except CheckpointError as error:
             found[path] = error
     return found
+
+
+def entries_of(storage: Storage, source: str) -> dict[int, str]:
+    """The entries of a file source's log: number -> name; of two of a number, the compacted one."""
+    names = sorted(storage.sizes(f"sources/{source}"))
+    return {int(found[1]): name for name in names if (found := _ENTRY.fullmatch(name))}
 
 
 def _compare(storage: Storage, path: str) -> None:

@@ -7,8 +7,8 @@ written to a checkpoint: it only says which stores and partitions there are.
 1. The stores are those of a join, if there are folders of these; else there is one.
 2. Without a schema, a store that has files in partition 0 alone is single if all its keys are
    empty, as those of an aggregation without keys are.
-3. Metadata of version 2 and schemas of version 3 can't be made up: Spark itself fails without them.
-   An older metadata file will do, if it names all schema files.
+3. Metadata of version 2 and schemas of version 3 can't be made up: Spark itself fails without them,
+   but for the schemas of a join. An older metadata file will do, if it names all schema files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 from millpond.checkpoint.files.record_spans import locate_changelog, locate_records
 from millpond.checkpoint.infer_operator import JOIN_STORES, infer_operator
 from millpond.checkpoint.log import CommittedBatch, read_conf
-from millpond.checkpoint.operators import has_metadata, metadata_path
+from millpond.checkpoint.operators import has_metadata, metadata_path, read_operator_files
 from millpond.checkpoint.rocksdb.snapshot import folder_and_name, iter_snapshot
 from millpond.checkpoint.schemas import parse_schema
 from millpond.checkpoint.state import StateReader, unpack
@@ -30,12 +30,21 @@ from millpond.storage import Storage
 from millpond.storage.names import numbers
 
 _BOUNDS = FileBounds()
+_JOIN = "symmetricHashJoin"
 _NO_COLUMNS = json.dumps({"type": "struct", "fields": []}).encode()
 
 
 def needs_schema_files(storage: Storage, operator: int) -> bool:
     """Whether an operator has schemas of version 3, without which Spark doesn't start."""
     return bool(storage.names(f"state/{operator}/_stateSchema"))
+
+
+def writes_schema_files(storage: Storage, operator: int, batch: CommittedBatch) -> bool:
+    """Whether Spark writes lost schemas of version 3 again, from the query: it does for joins."""
+    try:
+        return all(found.name == _JOIN for found in read_operator_files(storage, batch.batch, only=operator))
+    except CheckpointError:
+        return False
 
 
 def make_up(view: Storage, operator: int, batch: CommittedBatch) -> list[str]:
@@ -48,7 +57,7 @@ def make_up(view: Storage, operator: int, batch: CommittedBatch) -> list[str]:
     is_lost = has_metadata(read_conf(view, batch.batch)) or (not joined and view.stamp(schema) is None)
     if view.stamp(path) is None and is_lost:  # 1
         stores = JOIN_STORES if joined else ("default",)
-        name, prefix = ("symmetricHashJoin", 0) if joined else _infer(view, operator)
+        name, prefix = (_JOIN, 0) if joined else _infer(view, operator)
         text = {
             "operatorInfo": {"operatorId": operator, "operatorName": name},
             "stateStoreInfo": [{"storeName": store, "numColsPrefixKey": prefix, "numPartitions": 1} for store in stores],

@@ -21,6 +21,7 @@ If only batch 0 was ever planned, its plan is enough: there is no state before i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 
 from millpond.catalogue import KnownState
 from millpond.checkpoint.log import BatchPlan, CommittedBatch
@@ -34,7 +35,8 @@ from millpond.checkpoint.restart_files import (
     schema_files,
 )
 from millpond.errors import CheckpointError
-from millpond.savepoint.join_counts import join_holes
+from millpond.savepoint.join_counts import Hole, join_holes
+from millpond.savepoint.misplaced import Misplaced, misplaced_rows
 from millpond.savepoint.repair.chains import leave_out_snapshots
 from millpond.savepoint.repair.diagnosis import view_of
 from millpond.savepoint.repair.finding import Finding
@@ -172,8 +174,9 @@ class _Attempt:
         for _, rows in count_rows(view, batch):
             if isinstance(rows, CheckpointError) and rows.condition != "UNSUPPORTED":
                 raise rows
-        for hole in join_holes(view, batch):
-            raise CheckpointError("CORRUPT_FILE", f"{hole.folder}: {hole}", hint="Restore its files from a copy.", path=hole.folder)
+        for found in chain[Misplaced | Hole](misplaced_rows(view, batch), join_holes(view, batch)):
+            what = f"{found.folder}: {found}"
+            raise CheckpointError("CORRUPT_FILE", what, hint="Restore its files from a copy.", path=found.folder)
         return made_up
 
     def _describe(self, view: PatchedStorage, batch: CommittedBatch, operator: int) -> None:

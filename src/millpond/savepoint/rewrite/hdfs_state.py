@@ -61,6 +61,11 @@ class HdfsState:
                     yield key, value
         yield from ((key, value) for key, value in newest.items() if value is not None)
 
+    def changed_keys(self, partition: int) -> Iterable[bytes]:
+        """The keys of all changes since the snapshot, also of rows that are deleted."""
+        _, deltas = StateReader(self._storage).files(self._batch, self._store.files, partition)
+        return (key for path in deltas for key, _ in self._iter_file(path))
+
     def iter_chunks(self, partition: int) -> Iterator[Chunk]:
         """All records of a partition's files, the oldest file first.  Only with the compiled library, without checksums."""
         base, deltas = StateReader(self._storage).files(self._batch, self._store.files, partition)

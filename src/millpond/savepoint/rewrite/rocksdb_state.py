@@ -87,10 +87,7 @@ class RocksDbState:
 
     def iter_rows(self, partition: int) -> Iterator[Row]:
         """The rows of a partition, in order of the keys' bytes.  What changed since the snapshot is in memory."""
-        base, changes = StateReader(self._storage).files(self._batch, self._store.files, partition)
-        later: _Later = {}
-        for path in changes:
-            self._replay(path, later)
+        base, later = self._changes(partition)
         newest = self._with_changes(base, later)
         if not self._checked:
             yield from newest
@@ -101,6 +98,10 @@ class RocksDbState:
                 yield key, self._delimiter.join(checked_parts(key, value, self._delimiter))
             except CheckpointError as error:
                 raise naming(error, base or folder) from error
+
+    def changed_keys(self, partition: int) -> Iterable[bytes]:
+        """The keys of all changes since the snapshot, also of rows that are deleted."""
+        return self._changes(partition)[1]
 
     def iter_chunks(self, partition: int) -> Iterator[Chunk]:
         """The same rows, many at a time.  Only with the compiled library, without checksums."""
@@ -154,6 +155,14 @@ class RocksDbState:
                 hint="Restore the savepoint's files from a copy.",
             )
         return name
+
+    def _changes(self, partition: int) -> tuple[str | None, _Later]:
+        """The snapshot, and what changed since."""
+        base, changes = StateReader(self._storage).files(self._batch, self._store.files, partition)
+        later: _Later = {}
+        for path in changes:
+            self._replay(path, later)
+        return base, later
 
     def _with_changes(self, base: str | None, later: _Later) -> Iterator[Row]:
         """The snapshot's rows and those of later changes, in order."""

@@ -64,7 +64,7 @@ def rewrite_straight(
     if isinstance(old, HdfsState):
         packed = sum(map(old.packed_bytes, partitions))
         parts = min(1 + packed * _TIMES // (count * _PART_BYTES), max(1, _MOST_PARTS // count))
-    hashes = _hasher(old, before, store)
+    hashes = hasher_of(old, before, store)
     read, written = RowSums(), RowSums()
     with Spills(count * parts) as spills:
         for partition in partitions:  # 1 2
@@ -128,7 +128,7 @@ def _zeros(chunk: Chunk) -> Array:
     return np.zeros(len(chunk.keys[1]), np.int64)
 
 
-def _hasher(old: HdfsState | RocksDbState, batch: CommittedBatch, store: WholeStore) -> Callable[[Pieces], Array]:
+def hasher_of(old: HdfsState | RocksDbState, batch: CommittedBatch, store: WholeStore) -> Callable[[Pieces], Array]:
     """A function from keys to Spark's hashes."""
     import numpy as np
 

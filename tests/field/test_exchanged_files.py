@@ -1,0 +1,106 @@
+"""Whole files in the place of others: another partition's state, another entry of a source's log."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import millpond
+from millpond.errors import CheckpointError, MillpondError
+from millpond.savepoint.repair.diagnosis import diagnose
+from millpond.savepoint.verify import verify_savepoint
+from millpond.storage import open_storage
+from millpond.tables.repair import plan_repair
+
+
+def found(checkpoint: Path) -> set[tuple[str, str, str]]:
+    return {(f.path, f.kind, f.effect) for f in diagnose(open_storage(checkpoint)).findings}
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Two files of the same level get each other's names, with their checksums and times."""
+    for a, b in ((one, other), *((file.with_name(f".{file.name}.crc") for file in (one, other)),)):
+        if a.exists():
+            a.rename(a.with_suffix(".away"))
+            b.rename(a)
+            a.with_suffix(".away").rename(b)
+
+
+def newest(folder: Path, suffix: str) -> Path:
+    return max(folder.glob(f"[0-9]*{suffix}"), key=lambda file: int(file.stem))
+
+
+# Of each provider a file of rows and one of changes; those of variables lie in column families.
+CELLS = [
+    ("spark-4.3/apply-hdfs", ".snapshot"),
+    ("spark-4.3/dedupe-hdfs", ".delta"),
+    ("spark-4.3/join-inner-hdfs", ".delta"),
+    ("spark-4.3/apply-rocksdb-changelog", ".changelog"),
+    ("spark-4.3/transform-event-timers-rocksdb-changelog", ".changelog"),
+    ("spark-4.3/join-full-format4-rocksdb-changelog", ".changelog"),
+]
+
+
+@pytest.mark.parametrize(("cell", "suffix"), CELLS)
+def test_state_of_another_partition(golden: Callable, tmp_path: Path, cell: str, suffix: str) -> None:
+    checkpoint = golden(cell).checkpoint
+    assert diagnose(open_storage(checkpoint)).is_sound
+    stores = [*(checkpoint / "state/0/0").glob("left-keyWithIndexToValue"), checkpoint / "state/0/0"]
+    store = str(stores[0].relative_to(checkpoint / "state/0/0"))
+    files = [newest(checkpoint / f"state/0/{partition}/{store}", suffix) for partition in (0, 1)]
+    exchange(*files)
+    findings = found(checkpoint)
+    assert {(kind, effect) for _, kind, effect in findings} <= {("damaged", "wrong"), ("hole", "may fail")}
+    assert any(path.startswith("state/0/") and effect == "wrong" for path, _, effect in findings)
+    with pytest.raises(CheckpointError, match="one of its files is another partition's"):
+        millpond.plan_savepoint(checkpoint, "checked").run()
+    made = millpond.plan_savepoint(checkpoint, "quick", count=False).run()
+    assert any("another partition's" in problem.message for problem in verify_savepoint(made).problems)
+    plan = plan_repair(checkpoint, to=tmp_path / "repaired")
+    assert plan.restart is None or diagnose(open_storage(plan.run().checkpoint)).is_sound
+
+
+def test_rows_that_needn_t_lie_by_their_hash_are_not_looked_at(golden: Callable) -> None:
+    checkpoint = golden("spark-4.3/apply-hdfs").checkpoint
+    exchange(*(newest(checkpoint / f"state/0/{partition}", ".snapshot") for partition in (0, 1)))
+    setting = '"spark.sql.streaming.statefulOperator.useStrictDistribution":'
+    for plan in checkpoint.glob("offsets/[0-9]*"):
+        stat, text = plan.stat(), plan.read_text()
+        assert f'{setting}"true"' in text
+        plan.write_text(text.replace(f'{setting}"true"', f'{setting}"false"'))
+        os.utime(plan, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        plan.with_name(f".{plan.name}.crc").unlink(missing_ok=True)
+    assert found(checkpoint) == set()
+
+
+def test_an_entry_of_a_sources_log_that_is_another_one(golden: Callable, tmp_path: Path) -> None:
+    checkpoint = golden("spark-4.3/join-inner-hdfs").checkpoint
+    made = millpond.plan_savepoint(checkpoint, "before").run()
+    shutil.copy2(checkpoint / "sources/0/1", checkpoint / "sources/0/3")
+    assert found(checkpoint) == {("sources/0/3", "damaged", "wrong")}
+    with pytest.raises(CheckpointError, match="sources/0/3 has a file of entry 1"):
+        millpond.plan_savepoint(checkpoint, "after").run()
+    # A savepoint that an earlier version made of it.
+    shutil.copy2(checkpoint / "sources/0/1", Path(str(made.checkpoint.local_path("sources/0/3"))))
+    assert any("has a file of entry 1" in problem.message for problem in verify_savepoint(made).problems)
+
+
+def test_lost_schemas_of_a_join_are_written_again(golden: Callable) -> None:
+    checkpoint = golden("spark-4.3/join-full-format4-rocksdb-changelog").checkpoint
+    shutil.rmtree(checkpoint / "state/0/_stateSchema")
+    assert {(kind, effect) for _, kind, effect in found(checkpoint)} == {("missing", "none")}
+    with pytest.raises(MillpondError) as raised:
+        millpond.plan_savepoint(checkpoint, "after").run()
+    assert raised.value.condition == "FILE_GONE"
+    newest(checkpoint / "state/0/1", ".changelog").unlink()
+    assert {("missing", "fails"), ("missing", "none")} == {(kind, effect) for _, kind, effect in found(checkpoint)}
+
+
+def test_lost_schemas_of_variables_are_not(golden: Callable) -> None:
+    checkpoint = golden("spark-4.3/transform-two-keys-rocksdb-changelog").checkpoint
+    shutil.rmtree(checkpoint / "state/0/_stateSchema")
+    assert ("missing", "fails") in {(kind, effect) for _, kind, effect in found(checkpoint)}
