@@ -281,7 +281,8 @@ class Follower:
             self._applied_last = False
             self._end_aside()
             self._aside_errors.over()
-            if self._skipped_clock.due() and self._skipped(generation):
+            # An error stays until a step shows that its cause is gone.
+            if (self._skipped_clock.due() or self.last_error is not None) and self._skipped(generation):
                 return self._build()
             if (not self.has_indexes or self._indexes_clock.due()) and not self._has_indexes(generation):
                 return self._build()
