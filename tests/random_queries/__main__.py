@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first number, to run one again")
     parser.add_argument("--result", type=Path, help="a JSON file for what it came to")
     parser.add_argument("--save", type=Path, help="a folder for the minimised cases")
+    parser.add_argument("--conditions", type=float, default=0.1, help="the share of expressions that are nested conditions")
     parser.add_argument("--plain", action="store_true", help="don't make failures small")
     parser.add_argument("--cases", type=Path, nargs="*", default=[], help="files of cases, to be run first")
     given = parser.parse_args()
@@ -34,7 +35,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="random-queries-") as folder:
         spark = spark_session(Path(folder))
         try:
-            campaign = Campaign(spark, Path(folder), minimise=not given.plain, save=given.save)
+            campaign = Campaign(spark, Path(folder), minimise=not given.plain, save=given.save, conditions=given.conditions)
             for path in given.cases:
                 print(f"{path.stem}: {campaign.judge(parse_case(path.read_text())) or 'agrees'}", flush=True)
             with contextlib.suppress(KeyboardInterrupt):  # prints what was found so far

@@ -76,8 +76,11 @@ class Failure:
 class Campaign:
     """Random cases against Spark."""
 
-    def __init__(self, spark: Any, folder: Path, *, minimise: bool = True, save: Path | None = None) -> None:
+    def __init__(
+        self, spark: Any, folder: Path, *, minimise: bool = True, save: Path | None = None, conditions: float = 0.1
+    ) -> None:
         self.spark = spark
+        self._conditions = conditions
         self.folder = folder
         self.failures: list[Failure] = []
         self.refusals: Counter[str] = Counter()
@@ -94,7 +97,7 @@ class Campaign:
         pending = list(numbers)
         while pending:
             chunk, pending = pending[:_CHUNK], pending[_CHUNK:]
-            cases = [(f"{seed}/{n}", draw_case(session_of(self.spark, {}), f"{seed}/{n}")) for n in chunk]
+            cases = [(f"{seed}/{n}", draw_case(session_of(self.spark, {}), f"{seed}/{n}", self._conditions)) for n in chunk]
             self._chunk(cases)
             progress = f"{chunk[-1] + 1} in {time.monotonic() - began:.0f} s: {dict(self.counts)}"
             print(progress, flush=True)

@@ -9,6 +9,7 @@ from typing import Any
 from inputs.spark_manual import computable
 from random_queries.build import after_frame, grouped_frame, plain_frame
 from random_queries.case import ANSI, CHANGELOG, COMPILED, PROVIDER, ROCKSDB, ZONE, Case, quoted
+from random_queries.conditions import of_aggregates, of_columns
 from random_queries.data import LEAVES, NESTED, literal
 from random_queries.functions import AGGREGATES, ARGUMENTS, KINDS, NAMES, ON_KEYS, ON_VALUES
 from random_queries.minimise import without_unused
@@ -23,8 +24,8 @@ Columns = dict[str, str]
 class Drawn:
     """The draws of one case."""
 
-    def __init__(self, spark: Any, seed: str) -> None:
-        self.spark = spark
+    def __init__(self, spark: Any, seed: str, conditions: float) -> None:
+        self.spark, self.conditions = spark, conditions
         self.rng = random.Random(seed)
         self._plain: Any = None
 
@@ -44,6 +45,7 @@ class Drawn:
         columns = dict(zip(names, rng.sample(types, 7), strict=True)) | {"x": "int", "y": rng.choice(["double", "bigint"])}
         columns |= {"s": "string", "t": "timestamp"}
         pools = {name: [literal(rng, type_) for _ in range(3)] for name, type_ in columns.items() if name in names[:3]}
+        pools |= {name: [literal(rng, columns[name])] for name in [*names[3:], "y"] if rng.random() < 0.1}  # constant columns
         pools["t"] = [f"TIMESTAMP'2024-01-01 0{hour}:{minute}:00Z'" for hour in range(3) for minute in ("05", "40")]
         batches = [
             [
@@ -81,12 +83,13 @@ class Drawn:
         return fallback if name.lower() in [t.lower() for t in taken] else name
 
 
-def draw_case(spark: Any, seed: str) -> Case:
+def draw_case(spark: Any, seed: str, conditions: float = 0.1) -> Case:
     """The case of a seed; the same seed gives the same case.
 
-    spark:  a session of its own, whose settings are changed
+    spark:       a session of its own, whose settings are changed
+    conditions:  the share of expressions that are nested conditions
     """
-    drawn = Drawn(spark, seed)
+    drawn = Drawn(spark, seed, conditions)
     rng = drawn.rng
     columns, batches = drawn.data()
     conf = {ANSI: rng.choice(["true", "false"]), ZONE: rng.choice(ZONES)}
@@ -197,7 +200,10 @@ def _with_aggregates(drawn: Drawn, case: Case) -> Case:
     for _ in range(40):
         if len(aggregates) >= wanted:
             break
-        text = drawn.fill(rng.choice(AGGREGATES), case.columns, plain=rng.random() < 0.75)
+        template = rng.choice(AGGREGATES)
+        if rng.random() < drawn.conditions:
+            template = rng.choice(["{c}", "IF({c}, 'yes', 'no')", "IF({c}, sum({n}), NULL)"]).replace("{c}", of_aggregates(rng))
+        text = drawn.fill(template, case.columns, plain=rng.random() < 0.75)
         # A buffer doesn't copy a collated text: first(k) may emit the bytes of a later row.
         if text is None or any("collate" in t and quoted(n) in text for n, t in case.columns.items()):
             continue
@@ -282,10 +288,8 @@ def _step(drawn: Drawn, case: Case, columns: Columns) -> tuple[list[Any] | None,
                 texts.append(f"{expression} AS {quoted(drawn.name(chosen, f'p{number}'))}")
         return ["select", texts], []
     if kind == "where":
-        condition = drawn.fill(
-            rng.choice(["{n} > 0", "{n} IS NOT NULL", "{s} = 'a'", "{a} IS NOT NULL", "{n} >= 1 OR {a} IS NULL", "{o} < {o}"]),
-            columns,
-        )
+        simple = ["{n} > 0", "{n} IS NOT NULL", "{s} = 'a'", "{a} IS NOT NULL", "{n} >= 1 OR {a} IS NULL", "{o} < {o}"]
+        condition = drawn.fill(of_columns(rng) if rng.random() < 0.2 else rng.choice(simple), columns)
         return (None if condition is None else ["where", condition]), []
     name = rng.choice(names)
     if kind == "drop":
@@ -295,6 +299,8 @@ def _step(drawn: Drawn, case: Case, columns: Columns) -> tuple[list[Any] | None,
 
 def _expression(drawn: Drawn, columns: Columns) -> str | None:
     rng = drawn.rng
+    if rng.random() < drawn.conditions:
+        return drawn.fill(of_columns(rng), columns)
     if rng.random() < 0.4:
         return _example(drawn, columns)
     texts = [t.split("|", 1) for t in ON_VALUES]
