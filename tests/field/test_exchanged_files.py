@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +34,13 @@ def exchange(one: Path, other: Path) -> None:
 
 def newest(folder: Path, suffix: str) -> Path:
     return max(folder.glob(f"[0-9]*{suffix}"), key=lambda file: int(file.stem))
+
+
+def checksum(file: Path) -> None:
+    """Write Hadoop's checksum beside a file."""
+    data = file.read_bytes()
+    sums = b"".join(struct.pack(">I", zlib.crc32(data[at : at + 512])) for at in range(0, len(data), 512))
+    file.with_name(f".{file.name}.crc").write_bytes(b"crc\0" + struct.pack(">I", 512) + sums)
 
 
 # Of each provider a file of rows and one of changes; those of variables lie in column families.
@@ -104,3 +113,35 @@ def test_lost_schemas_of_variables_are_not(golden: Callable) -> None:
     checkpoint = golden("spark-4.3/transform-two-keys-rocksdb-changelog").checkpoint
     shutil.rmtree(checkpoint / "state/0/_stateSchema")
     assert ("missing", "fails") in {(kind, effect) for _, kind, effect in found(checkpoint)}
+
+
+def test_an_sst_of_another_partition_where_only_spark_reads_it(golden: Callable, tmp_path: Path) -> None:
+    """The counts of a join are no table's."""
+    checkpoint = golden("spark-4.3/join-semi-rocksdb-changelog").checkpoint
+    made = millpond.plan_savepoint(checkpoint, "before").run()
+    needed = [Path(file.path) for file in made.manifest.files if "left-keyToNumValues/SSTs/" in file.path]
+    one, other = (next(path for path in needed if path.parts[2] == partition) for partition in ("0", "1"))
+    shutil.copy2(checkpoint / one, checkpoint / other)
+    (checkpoint / other).with_name(f".{other.name}.crc").unlink(missing_ok=True)
+    assert {path for path, _, _ in found(checkpoint)} == {str(other)}
+    with pytest.raises(CheckpointError) as raised:
+        millpond.plan_savepoint(checkpoint, "after").run()
+    assert raised.value.condition == "CORRUPT_FILE"
+    quick = millpond.plan_savepoint(checkpoint, "quick", count=False).run()
+    assert not verify_savepoint(quick).is_whole
+
+
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+def test_a_log_that_isn_t_as_its_checksum_says(golden: Callable, log: str) -> None:
+    """Two entries that somebody exchanged, without their hidden checksums."""
+    checkpoint = golden("spark-4.3/limit-rocksdb-snapshots").checkpoint
+    batch = max(int(file.name) for file in (checkpoint / log).glob("[0-9]*"))
+    one, other = (checkpoint / log / f"{number}" for number in (batch, batch - 1))
+    checksum(one)
+    assert found(checkpoint) == set()
+    millpond.plan_savepoint(checkpoint, "before").run()
+    one.write_bytes(other.read_bytes() + b" ")
+    assert (f"{log}/{batch}", "damaged", "wrong") in found(checkpoint)
+    with pytest.raises(CheckpointError) as raised:
+        millpond.plan_savepoint(checkpoint, "after").run()
+    assert raised.value.condition == "CORRUPT_FILE"

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from millpond.catalogue import JobFolder, find_job, savepoints_folder
+from millpond.checkpoint.files.sidecars import verify_file
 from millpond.checkpoint.log import (
     CommittedBatch,
     check_still_committed,
@@ -39,8 +40,8 @@ from millpond.savepoint.describe import describe_batch
 from millpond.savepoint.in_place.file_sink import SINK, check_upto, log_of
 from millpond.savepoint.manage.folder import check_free, claim, list_savepoints, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, check_savepoint_name
-from millpond.savepoint.misplaced import misplaced_rows
 from millpond.savepoint.repair.logs import source_problems
+from millpond.savepoint.row_problems import row_problems
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress, do_each, threads_between
 from millpond.settings import FileBounds
@@ -51,6 +52,7 @@ from millpond.storage.copying import Copied, copy_file
 # If Spark's clean-up is quicker than the copy so often, its settings keep too few batches.
 _ATTEMPTS = 20
 _BOUNDS = FileBounds()
+_LOGS = ("metadata", "offsets/", "commits/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +224,7 @@ class _Creation:
                 known = self._plan.job.known_state(is_stateless=self._plan.is_stateless)
                 files = restart_files(self._source, batch, known=known)  # 1
                 copied = self._copy_all(files)  # 2
-                self._check_sources(batch)
+                self._check_logs(batch, files)
                 self._check_times(files)
                 check_still_committed(self._source, batch)  # 4
             except CheckpointError as error:
@@ -240,8 +242,10 @@ class _Creation:
             hint="Let Spark keep more batches: set spark.sql.streaming.minBatchesToRetain to 100, its default.",
         )
 
-    def _check_sources(self, batch: CommittedBatch) -> None:
-        """Raise CORRUPT_FILE if an entry of a file source's log is another one's."""
+    def _check_logs(self, batch: CommittedBatch, files: list[RestartFile]) -> None:
+        """Raise CORRUPT_FILE if a log isn't as Hadoop's checksum says, or an entry of a file source's log is another one's."""
+        for path in [file.path for file in files if file.path.startswith(_LOGS)] if not self._source.is_remote else ():
+            verify_file(self._source, path)
         for source, offset in batch.offsets.items():
             for error in source_problems(self._source, source, offset, later=False).values():
                 raise error
@@ -307,8 +311,8 @@ class _Creation:
             counted[where] += rows
             if self._progress is not None:  # which may end this
                 self._progress(files, files)
-        for found in misplaced_rows(self._target, batch):
-            raise CheckpointError(
+        for found in row_problems(self._target, batch):
+            raise found.error or CheckpointError(
                 "CORRUPT_FILE",
                 f"{self._source.uri}/{found.folder}: {found}",
                 hint="Restore its files from a copy; millpond repair shows what else is wrong.",

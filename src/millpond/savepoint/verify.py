@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 from millpond.checkpoint.log import CommittedBatch, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import restart_files
 from millpond.errors import CheckpointError, MillpondError
-from millpond.savepoint.join_counts import Hole, join_holes
+from millpond.savepoint.join_counts import join_holes
 from millpond.savepoint.manifest import CHECKPOINT, Savepoint
-from millpond.savepoint.misplaced import Misplaced, misplaced_rows
 from millpond.savepoint.repair.logs import source_problems
+from millpond.savepoint.row_problems import row_problems
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress
 from millpond.settings import FileBounds
@@ -93,14 +93,26 @@ def verify_savepoint(savepoint: Savepoint, progress: Progress | None = None) -> 
             wrong = source_problems(savepoint.checkpoint, source, offset, later=False)
             problems += [_problem(f"{CHECKPOINT}/{path}", wrong[path]) for path in wrong if path in listed]  # else it is missing
         rows = _compare_rows(savepoint, batch, problems, progress)
-        for rows_of in chain[Misplaced | Hole](
-            misplaced_rows(savepoint.checkpoint, batch), join_holes(savepoint.checkpoint, batch)
-        ):
-            path = f"{CHECKPOINT}/{rows_of.folder}"
-            problems.append(Problem(path=path, condition="SAVEPOINT_DAMAGED", message=str(rows_of)))
+        problems += _wrong_rows(savepoint, batch, {problem.path for problem in problems})
     except MillpondError as error:
         problems.append(_problem(CHECKPOINT, error))
     return Verified(name=manifest.name, files=good, size_bytes=size, rows=rows, problems=tuple(problems))
+
+
+def _wrong_rows(savepoint: Savepoint, batch: CommittedBatch, known: set[str]) -> Iterator[Problem]:
+    """Rows that can't be read, of other partitions, or missing where a join counts them.
+
+    known:  files and folders that aren't named again
+    """
+    for rows in row_problems(savepoint.checkpoint, batch):
+        path = f"{CHECKPOINT}/{rows.folder}"
+        found = Problem(path=path, condition="SAVEPOINT_DAMAGED", message=rows.what)
+        if rows.error is not None:
+            found = _problem(path, rows.error)
+        if not {path, found.path} & known:
+            yield found
+    for hole in join_holes(savepoint.checkpoint, batch):
+        yield Problem(path=f"{CHECKPOINT}/{hole.folder}", condition="SAVEPOINT_DAMAGED", message=str(hole))
 
 
 def _missing(savepoint: Savepoint, batch: CommittedBatch, listed: set[str]) -> list[Problem]:

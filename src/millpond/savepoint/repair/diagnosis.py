@@ -23,7 +23,6 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import log_offset, partitions_of_stores, schema_files
 from millpond.errors import CheckpointError, StorageError
 from millpond.savepoint.join_counts import join_holes
-from millpond.savepoint.misplaced import misplaced_rows
 from millpond.savepoint.repair.chains import below, chain_problems, has_every_change, leave_out_snapshots
 from millpond.savepoint.repair.elsewhere import named_elsewhere
 from millpond.savepoint.repair.finding import Diagnosis, Effect, Finding
@@ -32,6 +31,7 @@ from millpond.savepoint.repair.operators import make_up, needs_schema_files, wri
 from millpond.savepoint.repair.whole_files import WholeFiles
 from millpond.savepoint.repair.writers import signs_of_others
 from millpond.savepoint.restore import encode_metadata
+from millpond.savepoint.row_problems import row_problems
 from millpond.savepoint.rows import count_rows
 from millpond.schema.store import StoreSchema
 from millpond.storage import Storage
@@ -287,9 +287,14 @@ def _state(storage: Storage, view: PatchedStorage, batch: CommittedBatch, files:
             means="Spark fails once it comes to a row that isn't there, or leaves it out; rows that no count names stay for ever.",
             remedy="A repaired copy goes on from an earlier batch, whose counts are right.",
         )
-    for misplaced in misplaced_rows(view, batch) if not named else ():
+    for problem in row_problems(view, batch) if not named else ():
+        if problem.error is not None:
+            path, means = below(storage, problem.error, problem.folder), "Spark fails once it reads this file."
+            named.add(path)
+            yield _file(storage, path, problem.error, "may fail", means, _BACK)
+            continue
         means = "Spark takes these rows for those of the partition: its state and output are wrong."
-        yield Finding(kind="damaged", path=misplaced.folder, what=str(misplaced), effect="wrong", means=means, remedy=_BACK)
+        yield Finding(kind="damaged", path=problem.folder, what=problem.what, effect="wrong", means=means, remedy=_BACK)
     if not named and batch.settings.codec != "lz4":
         for (operator, _, partition), rows in count_rows(view, batch):
             if isinstance(rows, StorageError):

@@ -36,13 +36,13 @@ from millpond.checkpoint.restart_files import (
 )
 from millpond.errors import CheckpointError
 from millpond.savepoint.join_counts import Hole, join_holes
-from millpond.savepoint.misplaced import Misplaced, misplaced_rows
 from millpond.savepoint.repair.chains import leave_out_snapshots
 from millpond.savepoint.repair.diagnosis import view_of
 from millpond.savepoint.repair.finding import Finding
 from millpond.savepoint.repair.logs import Logs, source_problems
 from millpond.savepoint.repair.operators import make_up, needs_schema_files, older_metadata
 from millpond.savepoint.repair.whole_files import WholeFiles
+from millpond.savepoint.row_problems import RowProblem, row_problems
 from millpond.savepoint.rows import count_rows
 from millpond.settings import FileBounds
 from millpond.storage import Storage
@@ -174,7 +174,7 @@ class _Attempt:
         for _, rows in count_rows(view, batch):
             if isinstance(rows, CheckpointError) and rows.condition != "UNSUPPORTED":
                 raise rows
-        for found in chain[Misplaced | Hole](misplaced_rows(view, batch), join_holes(view, batch)):
+        for found in chain[RowProblem | Hole](row_problems(view, batch), join_holes(view, batch)):
             what = f"{found.folder}: {found}"
             raise CheckpointError("CORRUPT_FILE", what, hint="Restore its files from a copy.", path=found.folder)
         return made_up

@@ -1,7 +1,7 @@
-"""Partitions with rows of another one: a file of another partition stands in the place of its own.
+"""Rows of state that can't be read, or that are another partition's: a file stands in the place of another one.
 
-Each file may be whole; what shows it is Spark's hash of the rows' keys.  Queries whose rows needn't
-lie by it aren't looked at, and of transformWithStateInPandas no row with a NULL in its key.
+Each file may be whole; what shows it is Spark's hash of the rows' keys.  It isn't asked of queries
+whose rows needn't lie by it, and of transformWithStateInPandas for no row with a NULL in its key.
 """
 
 from __future__ import annotations
@@ -23,44 +23,50 @@ from millpond.storage import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misplaced:
-    """A partition of a store in which a row of another partition lies.
+class RowProblem:
+    """What is wrong with the rows of a partition of a store.
 
-    folder:     the partition's files, below the checkpoint
-    belongs_to:  the partition of the first such row
+    folder:  the partition's files, below the checkpoint
+    what:    is wrong
+    error:   why they can't be read; None if they can
     """
 
     folder: str
-    belongs_to: int
+    what: str
+    error: CheckpointError | None = None
 
     def __str__(self) -> str:
-        return f"It has rows of partition {self.belongs_to}: one of its files is another partition's."
+        return self.what
 
 
-def misplaced_rows(storage: Storage, batch: CommittedBatch) -> Iterator[Misplaced]:
-    """Each partition with such rows.  All rows are read; partitions that can't be read are left out.
+def row_problems(storage: Storage, batch: CommittedBatch) -> Iterator[RowProblem]:
+    """What is wrong with the rows of each store, those that only Spark needs among them.  All rows are read.
 
     Raises:  FILE_GONE, CORRUPT_FILE for the logs and schemas.
     """
-    if not batch.settings.is_strict:
-        return
     for operator in read_operator_files(storage, batch.batch):
         for store in read_whole_stores(storage, operator):
-            if store.is_single:
-                continue
             state = open_state(storage, batch, store)
             for partition in partitions_of(batch, store.files):
+                folder = store.files.folder(partition)
                 try:
                     other = _other_partition(state, batch, store, partition)
-                except CheckpointError:  # whoever counts the rows says so
+                except CheckpointError as error:
+                    if error.condition != "UNSUPPORTED":
+                        yield RowProblem(folder=folder, what=error.message, error=error)
                     continue
                 if other is not None:
-                    yield Misplaced(folder=store.files.folder(partition), belongs_to=other)
+                    what = f"It has rows of partition {other}: one of its files is another partition's."
+                    yield RowProblem(folder=folder, what=what)
 
 
 def _other_partition(state: State, batch: CommittedBatch, store: WholeStore, partition: int) -> int | None:
     """The partition of the first key that doesn't belong here; also of keys that a change deletes."""
     count = len(partitions_of(batch, store.files))
+    if store.is_single or not batch.settings.is_strict:
+        for _ in state.iter_rows(partition):  # only read
+            pass
+        return None
     hash_key, may_lie_anywhere = state.hasher(), _NullKeys(state, batch, store)
 
     def elsewhere(keys: Iterable[bytes]) -> Iterator[int]:
