@@ -197,7 +197,10 @@ class RepairPlan:
         else:
             first, last = self.undone
             numbers = f"batch {first}" if first == last else f"batches {first} to {last}"
-            yield "undone", f"{numbers}: the job reads their input again, and its sink gets their output again"
+            yield (
+                "undone",
+                f"{numbers}: the job reads their input again, maybe in other batches, and its sink gets their output again",
+            )
             yield "sink", _NEW_ID if self.new_id else _SAME_ID
         for part in self.again:
             files = "" if part.files is None else f": {len(part.files)} files"
