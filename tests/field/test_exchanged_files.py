@@ -145,3 +145,35 @@ def test_a_log_that_isn_t_as_its_checksum_says(golden: Callable, log: str) -> No
     with pytest.raises(CheckpointError) as raised:
         millpond.plan_savepoint(checkpoint, "after").run()
     assert raised.value.condition == "CORRUPT_FILE"
+
+
+def test_plans_of_other_batches(golden: Callable) -> None:
+    """Exchanged with their checksums, so that only what they say shows it."""
+    checkpoint = golden("spark-4.3/limit-rocksdb-snapshots").checkpoint
+    batch = max(int(file.name) for file in (checkpoint / "commits").glob("[0-9]*"))
+    whole = millpond.plan_savepoint(checkpoint, "before").run()
+    newest, last, first = ((checkpoint / f"offsets/{number}") for number in (batch, batch - 1, 0))
+    for file, other, what in (
+        (newest, first, "is another batch's"),
+        (last, first, "is another batch's"),
+        (last, checkpoint / "commits/0", "names 0 of 1 sources"),
+    ):
+        data = file.read_bytes()
+        file.write_bytes(other.read_bytes())
+        with pytest.raises(CheckpointError, match=what):
+            millpond.plan_savepoint(checkpoint, "after").run()
+        file.write_bytes(data)
+    # A savepoint that an earlier version made of it.
+    saved = Path(str(whole.checkpoint.local_path(f"offsets/{batch - 1}")))
+    saved.unlink()
+    shutil.copy2(checkpoint / "commits/0", saved)
+    assert any(f"offsets/{batch - 1}" in problem.path for problem in verify_savepoint(whole).problems)
+
+
+def test_a_file_of_changes_that_isn_t_as_spark_s_checksum_says(golden: Callable) -> None:
+    checkpoint = golden("spark-4.3/transform-event-timers-checksum-checkpoint2-rocksdb-changelog").checkpoint
+    batch = max(int(file.name) for file in (checkpoint / "commits").glob("[0-9]*"))
+    one, other = (next(checkpoint.glob(f"state/0/0/{n}_*.changelog.crc")) for n in (batch + 1, batch))
+    assert found(checkpoint) == set()
+    shutil.copy2(other, one)
+    assert {effect for _, _, effect in found(checkpoint)} == {"may fail"}

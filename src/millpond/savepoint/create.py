@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from millpond.catalogue import JobFolder, find_job, savepoints_folder
-from millpond.checkpoint.files.sidecars import verify_file
 from millpond.checkpoint.log import (
     CommittedBatch,
     check_still_committed,
@@ -38,9 +37,9 @@ from millpond.checkpoint.write_times import BATCHES, changes_out_of_place, read_
 from millpond.errors import CheckpointError, MillpondError, SavepointError
 from millpond.savepoint.describe import describe_batch
 from millpond.savepoint.in_place.file_sink import SINK, check_upto, log_of
+from millpond.savepoint.log_problems import log_problems
 from millpond.savepoint.manage.folder import check_free, claim, list_savepoints, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, check_savepoint_name
-from millpond.savepoint.repair.logs import source_problems
 from millpond.savepoint.row_problems import row_problems
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress, do_each, threads_between
@@ -52,7 +51,6 @@ from millpond.storage.copying import Copied, copy_file
 # If Spark's clean-up is quicker than the copy so often, its settings keep too few batches.
 _ATTEMPTS = 20
 _BOUNDS = FileBounds()
-_LOGS = ("metadata", "offsets/", "commits/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +222,8 @@ class _Creation:
                 known = self._plan.job.known_state(is_stateless=self._plan.is_stateless)
                 files = restart_files(self._source, batch, known=known)  # 1
                 copied = self._copy_all(files)  # 2
-                self._check_logs(batch, files)
+                for error in log_problems(self._source, batch):
+                    raise error
                 self._check_times(files)
                 check_still_committed(self._source, batch)  # 4
             except CheckpointError as error:
@@ -241,14 +240,6 @@ class _Creation:
             f"Spark deleted files of {_ATTEMPTS} batches before they were copied.",
             hint="Let Spark keep more batches: set spark.sql.streaming.minBatchesToRetain to 100, its default.",
         )
-
-    def _check_logs(self, batch: CommittedBatch, files: list[RestartFile]) -> None:
-        """Raise CORRUPT_FILE if a log isn't as Hadoop's checksum says, or an entry of a file source's log is another one's."""
-        for path in [file.path for file in files if file.path.startswith(_LOGS)] if not self._source.is_remote else ():
-            verify_file(self._source, path)
-        for source, offset in batch.offsets.items():
-            for error in source_problems(self._source, source, offset, later=False).values():
-                raise error
 
     def _check_times(self, files: list[RestartFile]) -> None:
         """Raise CORRUPT_FILE if a file of changes isn't the one that its batch wrote.  Of a remote checkpoint nothing is asked."""

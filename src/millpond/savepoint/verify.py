@@ -11,8 +11,8 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import restart_files
 from millpond.errors import CheckpointError, MillpondError
 from millpond.savepoint.join_counts import join_holes
+from millpond.savepoint.log_problems import log_problems
 from millpond.savepoint.manifest import CHECKPOINT, Savepoint
-from millpond.savepoint.repair.logs import source_problems
 from millpond.savepoint.row_problems import row_problems
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress
@@ -89,9 +89,7 @@ def verify_savepoint(savepoint: Savepoint, progress: Progress | None = None) -> 
     try:
         batch = read_batch(savepoint.checkpoint, Batch(manifest.batch))
         problems += _missing(savepoint, batch, listed)
-        for source, offset in batch.offsets.items():
-            wrong = source_problems(savepoint.checkpoint, source, offset, later=False)
-            problems += [_problem(f"{CHECKPOINT}/{path}", wrong[path]) for path in wrong if path in listed]  # else it is missing
+        problems += [_problem(CHECKPOINT, error) for error in log_problems(savepoint.checkpoint, batch)]
         rows = _compare_rows(savepoint, batch, problems, progress)
         problems += _wrong_rows(savepoint, batch, {problem.path for problem in problems})
     except MillpondError as error:

@@ -25,9 +25,10 @@ _PIECE_BYTES = 8 << 20
 _BOUNDS = FileBounds()
 
 
-def verify_file(storage: Storage, path: str) -> bool:
+def verify_file(storage: Storage, path: str, *, hadoop: bool = True) -> bool:
     """Compare a file with the checksums beside it; returns whether there were any.
 
+    hadoop:  also with Hadoop's, not only with Spark's
     Raises:  CORRUPT_FILE, with the position of the first block that doesn't match; FILE_GONE if the
              file itself is missing.
     """
@@ -35,13 +36,13 @@ def verify_file(storage: Storage, path: str) -> bool:
     beside = f"{folder}/" if folder else ""
     stamp = storage.stamp(path)
     size_bytes = 0 if stamp is None else stamp.size_bytes
-    hadoop = _read(storage, f"{beside}.{name}.crc", _BOUNDS.checksum_bytes(size_bytes))
+    blocks = _read(storage, f"{beside}.{name}.crc", _BOUNDS.checksum_bytes(size_bytes)) if hadoop else None
     spark = _read(storage, f"{path}.crc", _BOUNDS.note_bytes)
-    if hadoop is None and spark is None:
+    if blocks is None and spark is None:
         return False
     try:
         # If a checksum file gives another length, the file needn't be read.
-        checks: list[_Check] = [_Blocks(hadoop, size_bytes)] if hadoop is not None else []
+        checks: list[_Check] = [_Blocks(blocks, size_bytes)] if blocks is not None else []
         checks += [_Whole(spark, size_bytes)] if spark is not None else []
         for piece in storage.iter_pieces(path, _PIECE_BYTES, _BOUNDS.state_bytes):
             for check in checks:

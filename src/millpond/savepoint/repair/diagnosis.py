@@ -275,8 +275,8 @@ def _state(storage: Storage, view: PatchedStorage, batch: CommittedBatch, files:
             named.add(finding.path)
             yield finding
     for path in sorted(files.differing_beside.keys() - named):
-        means = f"Spark fails ({_LOAD}) if it copies the file: it compares it with its hidden checksum."
-        remedy = "Delete the hidden checksum; a repaired copy has no such files."
+        means = f"Spark fails ({_LOAD}) if it reads or copies the file: it compares it with the checksum beside it."
+        remedy = "Delete the checksum; a repaired copy has no such files."
         yield _file(storage, path, files.differing_beside[path], "may fail", means, remedy)
     for hole in join_holes(view, batch) if not named else ():
         yield Finding(

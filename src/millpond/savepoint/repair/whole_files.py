@@ -53,7 +53,7 @@ class WholeFiles:
 
     @property
     def differing_beside(self) -> dict[str, CheckpointError]:
-        """Whole files that Spark doesn't take, since they differ from the hidden checksums beside them: path -> the difference."""
+        """Whole files that Spark doesn't take, since they differ from the checksums beside them: path -> the difference."""
         return self._differing_beside
 
     @property
@@ -91,9 +91,17 @@ class WholeFiles:
             if not has_own:
                 self._differing.add(path)
                 return error
-            if path.endswith((".zip", ".sst")):
+            if path.endswith((".zip", ".sst")) or self._differs_from_sparks(path):
                 self._differing_beside[path] = error
         return None
+
+    def _differs_from_sparks(self, path: str) -> bool:
+        """Whether it differs from Spark's own checksum, with which Spark 4.1 and later compare what they read."""
+        try:
+            verify_file(self._storage, path, hadoop=False)
+        except CheckpointError:
+            return True
+        return False
 
     def _read(self, path: str, settings: StateSettings) -> bool:
         """Read a file to its end; returns whether its content has checksums of its own."""
