@@ -8,7 +8,7 @@ job commits a batch that changes a hundredth of the keys.
 
     first       a savepoint with no other before it; rows aren't counted
     next        one after it, which shares its files where they are the same
-    counted     as `first`, and all rows are decoded and counted
+    counted     as `first`, and all rows are decoded, counted, and found in the partition of their key
     copy        `cp -r` of the whole checkpoint, then `sync`
 
 Every savepoint is verified after the run.  What is timed includes the hashes of all files and `syncfs`; files are in the system's
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from results import write_result
-from written import PARTITIONS, WrittenCheckpoint, lz4_stream
+from written import PARTITIONS, WrittenCheckpoint, lz4_stream, places_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -56,8 +56,9 @@ def write_hdfs(path: Path, keys: int) -> Callable[[int], None]:
         written.commit(batch, random.integers(0, keys, keys // 100))
 
     commit(0)
+    places = places_of(np.arange(keys))
     for partition in range(PARTITIONS):
-        mine = random.permutation(np.arange(partition, keys, PARTITIONS))
+        mine = random.permutation(np.flatnonzero(places == partition))
         (path / f"state/0/{partition}/1.snapshot").write_bytes(lz4_stream(rows(mine)))
     return commit
 
@@ -73,8 +74,9 @@ def write_rocksdb(path: Path, keys: int) -> Callable[[int], None]:
     writers = [SnapshotWriter(path / f"state/0/{partition}") for partition in range(PARTITIONS)]
 
     def put(batch: int, some: Any) -> None:
+        places = places_of(some)
         for partition, writer in enumerate(writers):
-            mine = some[some % PARTITIONS == partition]
+            mine = some[places == partition]
             values = random.integers(0, 1 << 62, (len(mine), 2))
             for begin in range(0, len(mine), 100_000):
                 changes = WriteBatch(raw_mode=True)

@@ -42,13 +42,19 @@ class WrittenCheckpoint:
         record = np.dtype(
             [("a", ">i4"), ("key_nulls", "<i8"), ("k", "<i8"), ("b", ">i4"), ("nulls", "<i8"), ("n", "<i8"), ("total", "<i8")]
         )
+        places = places_of(keys)
         for partition in range(PARTITIONS):
-            mine = keys[keys % PARTITIONS == partition]
+            mine = keys[places == partition]
             rows = np.zeros(len(mine), record)
             rows["a"], rows["b"], rows["k"], rows["n"], rows["total"] = 16, 24, mine, batch + 1, mine * 3
             self._write(f"state/0/{partition}/{batch + 1}.delta", lz4_stream(rows.tobytes() + struct.pack(">i", -1)))
-        conf = {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.sql.streaming.stateStore.compression.codec": "lz4"}
+        conf = {
+            "spark.sql.shuffle.partitions": str(PARTITIONS),
+            "spark.sql.streaming.stateStore.compression.codec": "lz4",
+            "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
+        }
         planned = {"batchWatermarkMs": 0, "batchTimestampMs": time.time_ns() // 1_000_000, "conf": conf}
+        self._write(f"sources/0/{batch}", b'v1\n{"path":"file:///in/%d","timestamp":%d,"batchId":%d}' % (batch, batch, batch))
         self._write(f"offsets/{batch}", f'v1\n{json.dumps(planned)}\n{{"logOffset":{batch}}}'.encode())
         temporary = self.path / f".{batch}.tmp"
         temporary.write_bytes(b'v1\n{"nextBatchWatermarkMs":0}')
@@ -76,6 +82,18 @@ def write_checkpoint(path: Path, keys: int) -> WrittenCheckpoint:
     written.commit(0, shuffled)
     written.commit(1, shuffled[: keys // 100])
     return written
+
+
+def places_of(keys: Any) -> Any:
+    """The partition of each key (a numpy array of longs), by Spark's hash."""
+    import numpy as np
+
+    from millpond.native.rewrite import KINDS, hash_rows
+
+    rows = np.zeros(len(keys), [("nulls", "<i8"), ("k", "<i8")])
+    rows["k"] = keys
+    begin = np.arange(len(keys), dtype=np.int64) * 16
+    return hash_rows((rows.tobytes(), begin, np.full(len(keys), 16, np.int64)), 0, 1, [KINDS["long"]]) % PARTITIONS
 
 
 def lz4_stream(data: bytes) -> bytes:
