@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from millpond.savepoint.repair.diagnosis import diagnose
 from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import open_storage
 from millpond.tables.repair import plan_repair
+from spark_files.damage import write_checksum
 
 
 def found(checkpoint: Path) -> set[tuple[str, str, str]]:
@@ -25,7 +24,8 @@ def found(checkpoint: Path) -> set[tuple[str, str, str]]:
 
 def exchange(one: Path, other: Path) -> None:
     """Two files of the same level get each other's names, with their checksums and times."""
-    for a, b in ((one, other), *((file.with_name(f".{file.name}.crc") for file in (one, other)),)):
+    for name in ("{}", ".{}.crc"):
+        a, b = (file.with_name(name.format(file.name)) for file in (one, other))
         if a.exists():
             a.rename(a.with_suffix(".away"))
             b.rename(a)
@@ -34,13 +34,6 @@ def exchange(one: Path, other: Path) -> None:
 
 def newest(folder: Path, suffix: str) -> Path:
     return max(folder.glob(f"[0-9]*{suffix}"), key=lambda file: int(file.stem))
-
-
-def checksum(file: Path) -> None:
-    """Write Hadoop's checksum beside a file."""
-    data = file.read_bytes()
-    sums = b"".join(struct.pack(">I", zlib.crc32(data[at : at + 512])) for at in range(0, len(data), 512))
-    file.with_name(f".{file.name}.crc").write_bytes(b"crc\0" + struct.pack(">I", 512) + sums)
 
 
 # Of each provider a file of rows and one of changes; those of variables lie in column families.
@@ -86,7 +79,7 @@ def test_rows_that_needn_t_lie_by_their_hash_are_not_looked_at(golden: Callable)
     assert found(checkpoint) == set()
 
 
-def test_an_entry_of_a_sources_log_that_is_another_one(golden: Callable, tmp_path: Path) -> None:
+def test_an_entry_of_a_sources_log_that_is_another_one(golden: Callable) -> None:
     checkpoint = golden("spark-4.3/join-inner-hdfs").checkpoint
     made = millpond.plan_savepoint(checkpoint, "before").run()
     shutil.copy2(checkpoint / "sources/0/1", checkpoint / "sources/0/3")
@@ -115,7 +108,7 @@ def test_lost_schemas_of_variables_are_not(golden: Callable) -> None:
     assert ("missing", "fails") in {(kind, effect) for _, kind, effect in found(checkpoint)}
 
 
-def test_an_sst_of_another_partition_where_only_spark_reads_it(golden: Callable, tmp_path: Path) -> None:
+def test_an_sst_of_another_partition_where_only_spark_reads_it(golden: Callable) -> None:
     """The counts of a join are no table's."""
     checkpoint = golden("spark-4.3/join-semi-rocksdb-changelog").checkpoint
     made = millpond.plan_savepoint(checkpoint, "before").run()
@@ -137,7 +130,7 @@ def test_a_log_that_isn_t_as_its_checksum_says(golden: Callable, log: str) -> No
     checkpoint = golden("spark-4.3/limit-rocksdb-snapshots").checkpoint
     batch = max(int(file.name) for file in (checkpoint / log).glob("[0-9]*"))
     one, other = (checkpoint / log / f"{number}" for number in (batch, batch - 1))
-    checksum(one)
+    write_checksum(one)
     assert found(checkpoint) == set()
     millpond.plan_savepoint(checkpoint, "before").run()
     one.write_bytes(other.read_bytes() + b" ")

@@ -9,36 +9,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from random_queries.functions import STATISTICS
+
 _DEPTH = 3
 
-# Of few rows, or of rows that are all the same, most of these are NULL, NaN or zero.
-_FLOATING = """
-corr({n}, {n})
-covar_pop({n}, {n})
-covar_samp({n}, {n})
-stddev_pop({n})
-stddev_samp({n})
-var_pop({n})
-var_samp({n})
-skewness({n})
-kurtosis({n})
-regr_avgx({n}, {n})
-regr_avgy({n}, {n})
-regr_sxx({n}, {n})
-regr_sxy({n}, {n})
-regr_syy({n}, {n})
-regr_slope({n}, {n})
-regr_intercept({n}, {n})
-regr_r2({n}, {n})
-avg({f})
-sum({f})
-min({f})
-max({f})
-min_by({f}, {o})
-first({f})
-corr({n}, {n}) * stddev({n})
-try_divide(covar_samp({n}, {n}), var_samp({n}))
-""".strip().splitlines()
+_FLOATING = [
+    *STATISTICS,
+    "avg({f})",
+    "sum({f})",
+    "min({f})",
+    "max({f})",
+    "min_by({f}, {o})",
+    "first({f})",
+    "corr({n}, {n}) * stddev({n})",
+    "try_divide(covar_samp({n}, {n}), var_samp({n}))",
+]
 _TRUTHS = ["some({b})", "every({b})", "bool_and({b})", "any({b})", "count(*) > 1", "max({b})", "first({b})"]
 _NUMBERS = ["0D", "-0D", "1D", "1.5D", "-1D", "double('NaN')", "double('Infinity')", "CAST(NULL AS double)", "0.5D", "2"]
 _COMPARED = """

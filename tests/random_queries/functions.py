@@ -24,7 +24,33 @@ KINDS: dict[str, str] = {
 }
 """letter -> how the names of its types begin"""
 
-AGGREGATES = """
+STATISTICS = """
+stddev({n})
+std({n})
+stddev_pop({n})
+stddev_samp({n})
+variance({n})
+var_pop({n})
+var_samp({n})
+skewness({n})
+kurtosis({n})
+corr({n}, {n})
+covar_pop({n}, {n})
+covar_samp({n}, {n})
+regr_count({n}, {n})
+regr_avgx({n}, {n})
+regr_avgy({n}, {n})
+regr_sxx({n}, {n})
+regr_sxy({n}, {n})
+regr_syy({n}, {n})
+regr_slope({n}, {n})
+regr_intercept({n}, {n})
+regr_r2({n}, {n})
+""".strip().splitlines()
+"""of numbers, with a floating-point result but for the count: of few or equal rows NULL, NaN or zero"""
+
+AGGREGATES = [
+    *"""
 count(*)
 count(*)
 count({a})
@@ -66,27 +92,9 @@ last_value({a}) IGNORE NULLS
 collect_list({a})
 collect_set({o})
 array_agg({a})
-stddev({n})
-std({n})
-stddev_pop({n})
-stddev_samp({n})
-variance({n})
-var_pop({n})
-var_samp({n})
-skewness({n})
-kurtosis({n})
-corr({n}, {n})
-covar_pop({n}, {n})
-covar_samp({n}, {n})
-regr_count({n}, {n})
-regr_avgx({n}, {n})
-regr_avgy({n}, {n})
-regr_sxx({n}, {n})
-regr_sxy({n}, {n})
-regr_syy({n}, {n})
-regr_slope({n}, {n})
-regr_intercept({n}, {n})
-regr_r2({n}, {n})
+""".strip().splitlines(),
+    *STATISTICS,
+    *"""
 approx_count_distinct({o})
 approx_count_distinct({s}, 0.1)
 percentile({n}, 0.5)
@@ -121,7 +129,8 @@ first(try_parse_json({s}), true)
 collect_list(try_parse_json({s}))
 last(make_interval(0, {w} % 5, 0, {w} % 7))
 min_by(make_interval(1, {w} % 5), {w})
-""".strip().splitlines()
+""".strip().splitlines(),
+]
 
 ARGUMENTS = ["{x}", "{x}", "{x}", "{x}", "{x}", "coalesce({x}, {x})", "nullif({x}, {x})", "if({b}, {x}, NULL)"]
 """replacements for a template's column `{x}`"""

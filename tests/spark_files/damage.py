@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import zlib
 from pathlib import Path
 
 WAYS = ("missing", "empty", "cut", "flip", "flip at its end")
@@ -30,6 +31,13 @@ def hurt(file: Path, way: str, numbers: random.Random) -> None:
     file.unlink()  # it may be linked elsewhere
     file.write_bytes(data)
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def write_checksum(file: Path) -> None:
+    """Write Hadoop's hidden checksum beside a file: a CRC-32 of each 512 bytes."""
+    data = file.read_bytes()
+    sums = b"".join(zlib.crc32(data[at : at + 512]).to_bytes(4, "big") for at in range(0, len(data), 512))
+    file.with_name(f".{file.name}.crc").write_bytes(b"crc\0\x00\x00\x02\x00" + sums)
 
 
 def lose_at_random(checkpoint: Path, numbers: random.Random) -> str:

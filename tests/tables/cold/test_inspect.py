@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +19,7 @@ from millpond.schema.definition.operator_name import NamedOperator
 from millpond.schema.definition.table import parse_definition
 from millpond.tables.cold.report import JobReport, inspect_job
 from spark_files.checkpoint import WrittenCheckpoint
+from spark_files.damage import write_checksum
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CELLS = sorted(p.parent.name for p in GOLDEN.glob("*/state.json"))
@@ -170,10 +170,7 @@ def test_hadoops_checksums_are_those_of_blocks(golden: Callable[[str], Any]) -> 
     copy = golden("counts-hdfs")
     paths = [copy.checkpoint / name for name in ("commits/3", "state/0/0/3.delta", "state/0/1/5.delta")]
     for path in paths:
-        data = path.read_bytes()
-        blocks = [data[i : i + 512] for i in range(0, len(data), 512)]
-        sums = b"".join(zlib.crc32(block).to_bytes(4, "big") for block in blocks)
-        path.with_name(f".{path.name}.crc").write_bytes(b"crc\0\x00\x00\x02\x00" + sums)
+        write_checksum(path)
     report = inspect_job(open_jobs(copy.checkpoint)[0], checksums=True)
     assert report.checksums is not None
     assert (report.checksums.checked, report.unread) == (3, ())
