@@ -16,7 +16,6 @@ snapshot if these change, and only that snapshot names them.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import OperatorFiles, check_state, is_single, read_operator_files
 from millpond.checkpoint.position import version_of
 from millpond.checkpoint.rocksdb.snapshot import folder_and_name, read_snapshot_metadata
+from millpond.checkpoint.source_files import ENTRY
 from millpond.checkpoint.state import StateReader
 from millpond.checkpoint.whole.store import any_rows, read_families
 from millpond.errors import CheckpointError
@@ -34,10 +34,8 @@ from millpond.schema.store import StoreSchema, store_folder
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 from millpond.storage.below import files_below
-from millpond.storage.names import NUMBER
 
 _BOUNDS = FileBounds()
-_LOG_ENTRY = re.compile(rf"({NUMBER})(\.compact)?")
 _CHANGES = (".delta", ".changelog")
 # A newer snapshot replaces the one before and the changes after it once there are so many changes.
 # Spark makes one for every ten.  Those of RocksDB cost little, since most of their SSTs are copied
@@ -130,7 +128,7 @@ def source_files(
         yield from (RestartFile(path=path, most_bytes=_BOUNDS.source_log_bytes) for path in files_below(storage, folder))
         return
     names = {*storage.sizes(folder), *(file.path.removeprefix(f"{folder}/") for file in before)}
-    entries = {(int(m[1]), bool(m[2])) for name in names if (m := _LOG_ENTRY.fullmatch(name)) and int(m[1]) <= upto}
+    entries = {(int(m[1]), bool(m[2])) for name in names if (m := ENTRY.fullmatch(name)) and int(m[1]) <= upto}
     compact = max((number for number, is_compact in entries if is_compact), default=-1)
     if compact >= 0:
         yield RestartFile(path=f"{folder}/{compact}.compact", most_bytes=_BOUNDS.source_log_bytes, is_settled=True)

@@ -16,7 +16,8 @@ from millpond.settings import FileBounds
 from millpond.storage import Storage
 from millpond.storage.names import NUMBER
 
-_NAME = re.compile(rf"({NUMBER})(\.compact)?")
+ENTRY = re.compile(rf"({NUMBER})(\.compact)?")
+"""the name of an entry of a log that Spark compacts: of a file source, or of a file sink"""
 _SOURCE = re.compile(r"[0-9A-Za-z_-]{1,255}")
 _VERSION = b"v1"
 _BOUNDS = FileBounds()
@@ -82,12 +83,17 @@ def iter_logged(storage: Storage, source: str, *, upto: int) -> Iterator[LoggedF
 def newest_compact(storage: Storage, source: str) -> int | None:
     """The newest compacted entry of a source's log; None if there is none."""
     names = storage.names(f"sources/{source}")
-    return max((int(m[1]) for name in names if (m := _NAME.fullmatch(name)) and m[2]), default=None)
+    return max((int(m[1]) for name in names if (m := ENTRY.fullmatch(name)) and m[2]), default=None)
 
 
 def newest_entry(storage: Storage, source: str) -> int | None:
     """The newest entry of a source's log; None if there is none."""
-    return max((int(m[1]) for name in storage.names(f"sources/{source}") if (m := _NAME.fullmatch(name))), default=None)
+    return max((int(m[1]) for name in storage.names(f"sources/{source}") if (m := ENTRY.fullmatch(name))), default=None)
+
+
+def entry_names(storage: Storage, source: str) -> dict[int, str]:
+    """The entries of a source's log: number -> name; of two of a number, the compacted one."""
+    return {int(m[1]): name for name in sorted(storage.names(f"sources/{source}")) if (m := ENTRY.fullmatch(name))}
 
 
 def write_entry(storage: Storage, source: str, number: int, files: Iterable[LoggedFile], *, is_compact: bool) -> None:
@@ -107,7 +113,7 @@ def _find(storage: Storage, source: str, wanted: Callable[[str], bool], upto: in
 
 def _logged(storage: Storage, source: str, upto: int, after: int) -> Iterator[LoggedFile]:
     folder = f"sources/{source}"
-    names = [(int(m[1]), m[0], bool(m[2])) for name in storage.names(folder) if (m := _NAME.fullmatch(name))]
+    names = [(int(m[1]), m[0], bool(m[2])) for name in storage.names(folder) if (m := ENTRY.fullmatch(name))]
     # A compacted entry has all entries up to it; the single ones may be gone.
     compact = max((entry for entry, _, compacted in names if compacted and entry <= upto), default=-1)
     for entry, name, compacted in sorted(names, reverse=True):

@@ -6,8 +6,9 @@ whose rows needn't lie by it, and of transformWithStateInPandas for no row with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import read_operator_files
@@ -63,40 +64,26 @@ def row_problems(storage: Storage, batch: CommittedBatch) -> Iterator[RowProblem
 def _other_partition(state: State, batch: CommittedBatch, store: WholeStore, partition: int) -> int | None:
     """The partition of the first key that doesn't belong here; also of keys that a change deletes."""
     count = len(partitions_of(batch, store.files))
-    if store.is_single or not batch.settings.is_strict:
-        for _ in state.iter_rows(partition):  # only read
-            pass
-        return None
-    hash_key, may_lie_anywhere = state.hasher(), _NullKeys(state, batch, store)
-
-    def elsewhere(keys: Iterable[bytes]) -> Iterator[int]:
-        for key in keys:
-            place = hash_key(key) % count
-            if place != partition and key not in may_lie_anywhere:
-                yield place
-
-    changed = next(elsewhere(state.changed_keys(partition)), None)
-    if changed is not None:
-        return changed
+    is_hashed = batch.settings.is_strict and not store.is_single  # else rows are only read
     if is_straight(batch, batch, store):
         hashes = hasher_of(state, batch, store)
-        for chunk in state.iter_chunks(partition):
-            places = hashes(chunk.keys) % count
-            if (others := places[places != partition]).size:
+        for keys in state.iter_key_chunks(partition):
+            places = hashes(keys) % count if is_hashed else None
+            if places is not None and (others := places[places != partition]).size:
                 return int(others[0])
         return None
-    return next(elsewhere(key for key, _ in state.iter_rows(partition)), None)
+    hash_key, codec = state.hasher(), StoreCodec(store, batch.settings, state.numbers)
+    for key in chain(state.changed_keys(partition), (key for key, _ in state.iter_rows(partition))):
+        place = hash_key(key) % count if is_hashed else partition
+        if place != partition and not _may_lie_anywhere(store, codec, key):
+            return place
+    return None
 
 
-class _NullKeys:
-    """The keys that pandas may have turned into other ones before Spark hashed them."""
-
-    def __init__(self, state: State, batch: CommittedBatch, store: WholeStore) -> None:
-        self._store, self._codec = store, StoreCodec(store, batch.settings, state.numbers)
-
-    def __contains__(self, key: bytes) -> bool:
-        if self._store.operator.name != PANDAS_TRANSFORM:
-            return False
-        name = self._codec.family_of(key)
-        _, take = hashed_columns(self._store.operator.name, self._store.families[name], self._store.families)
-        return None in take(self._codec.of(name).read_key(key))
+def _may_lie_anywhere(store: WholeStore, codec: StoreCodec, key: bytes) -> bool:
+    """As `partition.may_lie_anywhere`, for the keys of any family."""
+    if store.operator.name != PANDAS_TRANSFORM:
+        return False
+    name = codec.family_of(key)
+    _, take = hashed_columns(store.operator.name, store.families[name], store.families)
+    return None in take(codec.of(name).read_key(key))

@@ -104,9 +104,8 @@ def _wrong_rows(savepoint: Savepoint, batch: CommittedBatch, known: set[str]) ->
     """
     for rows in row_problems(savepoint.checkpoint, batch):
         path = f"{CHECKPOINT}/{rows.folder}"
-        found = Problem(path=path, condition="SAVEPOINT_DAMAGED", message=rows.what)
-        if rows.error is not None:
-            found = _problem(path, rows.error)
+        damaged = Problem(path=path, condition="SAVEPOINT_DAMAGED", message=rows.what)
+        found = damaged if rows.error is None else _problem(path, rows.error)
         if not {path, found.path} & known:
             yield found
     for hole in join_holes(savepoint.checkpoint, batch):

@@ -138,22 +138,22 @@ class EditPlan:
             stores.setdefault((table.operator, table.store), {})[table.family] = table.name
         if self.edit is None:
             return []
-        edits: list[RowEdit] = []
+        edits, scanned_ms = list[RowEdit](), self._scanned_ms()
         for (operator, store), tables in stores.items():
             if names.get(operator) != _JOIN:
                 edits.append(StoreEdit(operator, store, tables, self.edit, self.merge, may_move=names.get(operator) in _MAY_MOVE))
                 continue
             sorters = {family: files.enter_context(Sorter()) for family in tables}
-            join = JoinEdit(operator, store, tables, self.edit, sorters, scanned_ms=self._scanned_ms())
+            join = JoinEdit(operator, store, tables, self.edit, sorters, scanned_ms=scanned_ms)
             edits.append(join)
             if store.endswith(INDEXED):
                 edits.append(JoinCounts(operator, family_beside_side(store), join.sides[store]))
         return edits
 
     def _scanned_ms(self) -> int:
-        """The plan's watermark: joins of format 4 look for rows to remove between that and the commit's."""
-        batch = read_batch(self.savepoint.checkpoint, Batch(self.savepoint.manifest.batch))
-        return min(batch.planned_watermark_ms, batch.planned_watermark_ms if self.watermark_ms is None else self.watermark_ms)
+        """The watermark of the new plan: joins of format 4 look for rows to remove between that and the commit's."""
+        planned_ms = read_batch(self.savepoint.checkpoint, Batch(self.savepoint.manifest.batch)).planned_watermark_ms
+        return planned_ms if self.watermark_ms is None else min(planned_ms, self.watermark_ms)
 
     def _move(self, target: Storage) -> None:
         """Write the position into the new checkpoint."""

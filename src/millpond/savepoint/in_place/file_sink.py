@@ -11,20 +11,19 @@ from a savepoint that was made with it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from urllib.parse import quote, unquote
 
+from millpond.checkpoint.source_files import ENTRY
 from millpond.errors import SavepointError
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage, uri_of
-from millpond.storage.names import NUMBER, hadoop_uri, path_of_hadoop
+from millpond.storage.names import hadoop_uri, path_of_hadoop
 
 LOG = "_spark_metadata"
 SINK = "_sink/"
 """where a savepoint has the log, below its folder `checkpoint`"""
-_ENTRY = re.compile(rf"({NUMBER})(\.compact)?")
 _BOUNDS = FileBounds()
 # What Java leaves as it is in a URI's path.
 _PLAIN = "/$&+,;=:@!~*'()"
@@ -36,14 +35,14 @@ def log_of(sink: str) -> Storage:
     Raises:  SINK_MISMATCH if this isn't the folder of a file sink.
     """
     log = open_storage(sink).folder(LOG)
-    if not any(_ENTRY.fullmatch(name) for name in log.names()):
+    if not any(ENTRY.fullmatch(name) for name in log.names()):
         raise mismatch(sink, f"has no {LOG}", "Name the folder that the job's file sink writes to.")
     return log
 
 
 def entries_upto(names: Iterable[str], batch: int) -> list[str] | None:
     """The entries of a log that tell all files up to a batch, and no others; None if there are no such."""
-    found = [(int(m[1]), bool(m[2])) for name in names if (m := _ENTRY.fullmatch(name))]
+    found = [(int(m[1]), bool(m[2])) for name in names if (m := ENTRY.fullmatch(name))]
     compact = max((number for number, is_compact in found if is_compact and number <= batch), default=None)
     first = 0 if compact is None else compact + 1
     later = {number for number, is_compact in found if not is_compact}
@@ -84,7 +83,7 @@ def read_listed(log: Storage, names: Iterable[str], sink: str) -> list[str]:
 
 def newest_entries(log: Storage) -> list[str]:
     """The entries of a log that tell all files now."""
-    numbered = sorted((int(m[1]), not m[2], name) for name in log.names() if (m := _ENTRY.fullmatch(name)))
+    numbered = sorted((int(m[1]), not m[2], name) for name in log.names() if (m := ENTRY.fullmatch(name)))
     begin = max((place for place, (_, is_plain, _) in enumerate(numbered) if not is_plain), default=0)
     return [name for _, _, name in numbered[begin:]]
 

@@ -21,12 +21,13 @@ from millpond.checkpoint.log import CommittedBatch, encode_commit, job_id, read_
 from millpond.checkpoint.operators import gone_state, metadata_path, read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import log_offset, partitions_of_stores, schema_files
+from millpond.checkpoint.source_files import newest_entry
 from millpond.errors import CheckpointError, StorageError
 from millpond.savepoint.join_counts import join_holes
 from millpond.savepoint.repair.chains import below, chain_problems, has_every_change, leave_out_snapshots
 from millpond.savepoint.repair.elsewhere import named_elsewhere
 from millpond.savepoint.repair.finding import Diagnosis, Effect, Finding
-from millpond.savepoint.repair.logs import Logs, entries_of, is_readable, read_logs, source_problems
+from millpond.savepoint.repair.logs import Logs, is_readable, read_logs, source_problems
 from millpond.savepoint.repair.operators import make_up, needs_schema_files, writes_schema_files
 from millpond.savepoint.repair.whole_files import WholeFiles
 from millpond.savepoint.repair.writers import signs_of_others
@@ -123,7 +124,7 @@ def _unread_entry(storage: Storage, logs: Logs, source: str) -> int | None:
     newest, before = (logs.plans.get(number) for number in (logs.planned, logs.planned - 1))
     if newest is None or before is None or newest.offsets[source] != before.offsets.get(source):
         return None
-    last = max(entries_of(storage, source), default=None)
+    last = newest_entry(storage, source)
     return None if last is None or log_offset(newest.offsets[source]) != last + 1 else last + 1
 
 

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,14 +15,13 @@ from millpond.checkpoint.files.sidecars import verify_file
 from millpond.checkpoint.log import BatchPlan, CommitFacts, read_commit, read_plan
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.restart_files import log_offset
-from millpond.checkpoint.source_files import iter_entry
+from millpond.checkpoint.source_files import entry_names, iter_entry
 from millpond.errors import CheckpointError
 from millpond.storage import Storage
-from millpond.storage.names import NUMBER, numbers
+from millpond.storage.names import numbers
 
 _READABLE = "readable"
 _COMPACT = ".compact"
-_ENTRY = re.compile(rf"({NUMBER})({re.escape(_COMPACT)})?")
 
 
 @dataclass(slots=True)
@@ -94,12 +92,21 @@ def read_logs(storage: Storage) -> Logs:
             found.bad_commits[number] = error
     most = max((len(plan.offsets) for plan in found.plans.values()), default=0)
     for number, plan in list(found.plans.items()):
-        # Sources with names may come and go; those with numbers can't.
-        by_number = all(name.isdecimal() for name in plan.offsets)
-        if not plan.offsets or (by_number and len(plan.offsets) < most):
-            found.bad_plans[number] = _cut(f"offsets/{number}", f"names {len(plan.offsets)} of {most} sources")
+        if (cut := lacks_sources(plan, most)) is not None:
+            found.bad_plans[number] = cut
             del found.plans[number]
     return found
+
+
+def lacks_sources(plan: BatchPlan, sources: int) -> CheckpointError | None:
+    """The error of a plan that names fewer sources: a cut file may still be readable.
+
+    Sources with names may come and go; those with numbers can't.
+    """
+    by_number = all(name.isdecimal() for name in plan.offsets)
+    if plan.offsets and not (by_number and len(plan.offsets) < sources):
+        return None
+    return _cut(f"offsets/{plan.batch}", f"names {len(plan.offsets)} of {sources} sources")
 
 
 def source_problems(storage: Storage, source: str, offset: Any, *, later: bool) -> dict[str, CheckpointError]:
@@ -112,7 +119,7 @@ def source_problems(storage: Storage, source: str, offset: Any, *, later: bool) 
     upto, folder = log_offset(offset), f"sources/{source}"
     if upto is None:
         return {}
-    names = entries_of(storage, source)
+    names = entry_names(storage, source)
     if later:
         upto = max([upto, *names])
     first = max((number for number, name in names.items() if name.endswith(_COMPACT) and number <= upto), default=0)
@@ -134,12 +141,6 @@ def source_problems(storage: Storage, source: str, offset: Any, *, later: bool) 
         except CheckpointError as error:
             found[path] = error
     return found
-
-
-def entries_of(storage: Storage, source: str) -> dict[int, str]:
-    """The entries of a file source's log: number -> name; of two of a number, the compacted one."""
-    names = sorted(storage.sizes(f"sources/{source}"))
-    return {int(found[1]): name for name in names if (found := _ENTRY.fullmatch(name))}
 
 
 def _compare(storage: Storage, path: str) -> None:

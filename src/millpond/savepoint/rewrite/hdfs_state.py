@@ -18,7 +18,7 @@ from millpond.checkpoint.position import version_of
 from millpond.checkpoint.state import StateReader
 from millpond.checkpoint.whole.store import WholeStore
 from millpond.errors import CheckpointError
-from millpond.native.calls import find_whole_records
+from millpond.native.calls import Pieces, find_whole_records
 from millpond.native.rewrite import Chunk
 from millpond.settings import FileBounds
 from millpond.storage import Storage
@@ -71,6 +71,10 @@ class HdfsState:
         base, deltas = StateReader(self._storage).files(self._batch, self._store.files, partition)
         for path in deltas if base is None else [base, *deltas]:
             yield from self._chunks_of(path, is_base=path == base)
+
+    def iter_key_chunks(self, partition: int) -> Iterator[Pieces]:
+        """The keys of all that Spark reads, also of rows that are deleted, many at a time; as `iter_chunks`."""
+        return (chunk.keys for chunk in self.iter_chunks(partition))
 
     def packed_bytes(self, partition: int) -> int:
         """How large a partition's files are."""
