@@ -19,6 +19,7 @@ from millpond.schema.values import encode_json, to_json, to_text
 from millpond.serve.access.tokens import EVERYBODY, Reader
 from millpond.serve.redis.keyspace import RedisKeys, split_key
 from millpond.serve.redis.scan import Cursors, Place, matcher, may_match, scan_options
+from millpond.serve.redis.transaction import AT_ONCE, REFUSED, TOO_LARGE, OneBatch, Transaction
 from millpond.serve.redis.wire import OK, Error, Lines, Reply, Simple
 from millpond.tables.answer import Row
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 # As a version of Redis: clients decide by it what they may send.
 REDIS_VERSION = "7.2.0"
 _DATABASES = 1
+# A command that names more keys runs in a thread.
+_MANY_KEYS = 100
 
 WRITES = frozenset(
     b"append bitfield bitop blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin copy decr decrby del delete "
@@ -57,17 +60,21 @@ class Client:
     reader:    None until it has given a token, where tokens are needed; and when that is valid no more
     authorization:  its token, as HTTP's header
     protocol:  2 or 3
+    transaction:  what it has queued since MULTI, and what it watches
     tables:    that its present command has read
+    batch:     the tables that its present transaction reads; None: the newest batch of each
     """
 
     number: int
     address: str
     reader: Reader | None
+    transaction: Transaction
     protocol: int = 2
     authorization: bytes | None = None
     name: bytes = b""
     is_leaving: bool = False
     tables: set[str] = field(default_factory=set)
+    batch: OneBatch | None = None
 
 
 class RedisCommands:
@@ -94,10 +101,25 @@ class RedisCommands:
     def needs_time(self, words: list[bytes]) -> bool:
         """Whether a command reads more than some rows, so that others shouldn't wait for it."""
         name = words[0].lower()
-        return name in (b"dbsize", b"info", b"scan") or (name in (b"mget", b"exists") and len(words) > 100)
+        return name in (b"dbsize", b"info", b"scan") or (name in (b"mget", b"exists", b"watch") and len(words) > _MANY_KEYS)
+
+    def transaction_needs_time(self, client: Client, words: list[bytes]) -> bool:
+        """The same of all commands that EXEC runs."""
+        queued = client.transaction.queued or ()
+        return words[0].lower() == b"exec" and (sum(map(len, queued)) > _MANY_KEYS or any(map(self.needs_time, queued)))
 
     def answer(self, client: Client, words: list[bytes]) -> Reply:
         """The reply to a command.  Never raises a MillpondError."""
+        transaction = client.transaction
+        if not transaction.is_open or words[0].lower() in AT_ONCE:
+            return self._answer(client, words)
+        refused = self._refuse(client, words)
+        if words[0].lower() in REFUSED and client.reader is not None:
+            refused = Error("ERR Command not allowed inside a transaction")
+        return transaction.queue(words) if refused is None else transaction.broken(refused)
+
+    def _refuse(self, client: Client, words: list[bytes]) -> Error | None:
+        """The error of a command that isn't known, allowed and well-formed."""
         name = words[0].lower()
         known = _COMMANDS.get(name)
         if known is None:
@@ -106,17 +128,50 @@ class RedisCommands:
             shown = words[0][:128].decode("utf-8", "replace")
             beginning = " ".join(f"'{word[:128].decode('utf-8', 'replace')}'" for word in words[1:20])
             return Error(f"ERR unknown command '{shown}', with args beginning with: {beginning}")
-        fewest, most, run, is_open = known
+        fewest, most, _, is_open = known
         if client.reader is None and not is_open:
             return Error("NOAUTH Authentication required.")
         if not fewest <= len(words) - 1 <= most:
             return Error(f"ERR wrong number of arguments for '{name.decode()}' command")
+        return None
+
+    def _answer(self, client: Client, words: list[bytes]) -> Reply:
+        refused = self._refuse(client, words)
+        if refused is not None:
+            return refused
+        _, _, run, _ = _COMMANDS[words[0].lower()]
         try:
             if client.reader is not None:
                 self._door.access.count(client.reader, client.address)
             return run(self, client, words[1:])
         except MillpondError as error:
             return error_reply(error)
+
+    # ------------------------------------------------------------ transactions
+
+    def multi(self, client: Client, _: list[bytes]) -> Reply:
+        return client.transaction.begin()
+
+    def discard(self, client: Client, _: list[bytes]) -> Reply:
+        return client.transaction.discard()
+
+    def watch(self, client: Client, words: list[bytes]) -> Reply:
+        return client.transaction.watch(words, lambda key: self._answer(client, [b"get", key]))
+
+    def unwatch(self, client: Client, _: list[bytes]) -> Reply:
+        return client.transaction.unwatch()
+
+    def exec(self, client: Client, _: list[bytes]) -> Reply:
+        with OneBatch(self._door.ponds) as client.batch:
+            try:
+                return client.transaction.run(
+                    lambda key: self._answer(client, [b"get", key]),
+                    lambda words: self._answer(client, words),
+                    client.protocol,
+                    self._door.settings.max_answer_bytes,
+                )
+            finally:
+                client.batch = None
 
     # ------------------------------------------------------------ rows
 
@@ -126,7 +181,7 @@ class RedisCommands:
         assert client.reader is not None
         check_reader(self._door.ponds, client.reader, name)
         client.tables.add(name)
-        return self._door.ponds[name]
+        return self._door.ponds[name] if client.batch is None else client.batch[name]
 
     def _row(self, client: Client, key: bytes) -> tuple[str, Table, Row | None]:
         """The row of a Redis key; None or empty if there is none."""
@@ -134,6 +189,25 @@ class RedisCommands:
         table = self._table(client, name)
         found = self._forms(name, table)[0].parse(rest)
         return name, table, None if found is None else table.get(found)
+
+    def _rows(self, client: Client, words: list[bytes]) -> list[tuple[str, Table, Row | None]]:
+        """The rows of several Redis keys, those of a table all of one batch."""
+        self._check_count(len(words))
+        asked: dict[str, tuple[Table, dict[int, Any]]] = {}
+        out: list[tuple[str, Table, Row | None]] = []
+        for place, word in enumerate(words):
+            name, rest = split_key(word)
+            if name not in asked:
+                asked[name] = self._table(client, name), {}
+            table, keys = asked[name]
+            found = self._forms(name, table)[0].parse(rest)
+            if found is not None:
+                keys[place] = found
+            out.append((name, table, None))
+        for name, (table, keys) in asked.items():
+            for place, row in zip(keys, table.get_all(keys.values()), strict=True):
+                out[place] = name, table, row
+        return out
 
     def _forms(self, name: str, table: Table) -> tuple[RedisKeys, list[tuple[str, bytes, Callable[[Any], bytes | None]]]]:
         """The keys of a table, and how each of its columns is a text."""
@@ -149,19 +223,17 @@ class RedisCommands:
         return encode_json(self._door.shape(name, table).write(row)) if row else None
 
     def mget(self, client: Client, words: list[bytes]) -> Reply:
-        self._check_count(len(words))
         out, size = list[Reply](), 0
-        for word in words:
-            reply = self.get(client, [word])
+        for name, table, row in self._rows(client, words):
+            reply = encode_json(self._door.shape(name, table).write(row)) if row else None
             size += 0 if reply is None else len(reply)
             if size > self._door.settings.max_answer_bytes:
-                return Error("ERR ANSWER_TOO_LARGE The answer is too large. Ask for fewer keys at a time.")
+                return TOO_LARGE
             out.append(reply)
         return out
 
     def exists(self, client: Client, words: list[bytes]) -> Reply:
-        self._check_count(len(words))
-        return sum(bool(self._row(client, word)[2]) for word in words)
+        return sum(bool(row) for _, _, row in self._rows(client, words))
 
     def type(self, client: Client, words: list[bytes]) -> Reply:
         return Simple("hash" if self._row(client, words[0])[2] else "none")
@@ -218,7 +290,7 @@ class RedisCommands:
     def dbsize(self, client: Client, _: list[bytes]) -> Reply:
         names = self._names(client)
         client.tables.update(names)
-        return sum(int(self._door.ponds[name].count()) for name in names)
+        return sum(int(self._table(client, name).count()) for name in names)
 
     def scan(self, client: Client, words: list[bytes]) -> Reply:
         options = scan_options(words)
@@ -322,6 +394,7 @@ class RedisCommands:
 
     def reset(self, client: Client, _: list[bytes]) -> Reply:
         client.protocol, client.name, client.authorization = 2, b"", None
+        client.transaction.clear()
         client.reader = None if self._door.access.needs_token else EVERYBODY
         return Simple("RESET")
 
@@ -425,7 +498,7 @@ def _facts(name: bytes) -> Reply:
     fewest, most, _, _ = _COMMANDS[name]
     arity = fewest + 1 if fewest == most else -(fewest + 1)
     has_key = name in _WITH_KEYS
-    last = -1 if name in (b"mget", b"exists") else 1
+    last = -1 if name in (b"mget", b"exists", b"watch") else 1
     return [name, arity, [Simple("readonly"), Simple("fast")], int(has_key), last if has_key else 0, int(has_key), [], [], [], []]
 
 
@@ -450,6 +523,11 @@ _COMMANDS: dict[bytes, tuple[int, int, _Run, bool]] = {
     b"hexists": (2, 2, RedisCommands.hexists, False),
     b"scan": (1, 9, RedisCommands.scan, False),
     b"dbsize": (0, 0, RedisCommands.dbsize, False),
+    b"multi": (0, 0, RedisCommands.multi, False),
+    b"exec": (0, 0, RedisCommands.exec, False),
+    b"discard": (0, 0, RedisCommands.discard, False),
+    b"watch": (1, _MANY, RedisCommands.watch, False),
+    b"unwatch": (0, 0, RedisCommands.unwatch, False),
     b"ping": (0, 1, RedisCommands.ping, False),
     b"echo": (1, 1, RedisCommands.echo, False),
     b"select": (1, 1, RedisCommands.select, False),
@@ -463,4 +541,4 @@ _COMMANDS: dict[bytes, tuple[int, int, _Run, bool]] = {
     b"config": (1, _MANY, RedisCommands.config, False),
     b"info": (0, _MANY, RedisCommands.info, False),
 }
-_WITH_KEYS = frozenset(b"get mget exists type ttl pttl hgetall hget hmget hkeys hvals hlen hexists".split())
+_WITH_KEYS = frozenset(b"get mget exists watch type ttl pttl hgetall hget hmget hkeys hvals hlen hexists".split())

@@ -212,7 +212,7 @@ class RedisConnection(asyncio.Protocol):
 
     def _answer_many(self, client: Client) -> bytes | None:
         """The replies to the next commands, if they are plain."""
-        if client.reader is None or (self.is_subscribed and client.protocol == 2):
+        if client.reader is None or client.transaction.is_open or (self.is_subscribed and client.protocol == 2):
             return None
         began = self._owner.loop.time()
         found = self._owner.quick.get_many(client.reader, self._commands, client.protocol)
@@ -226,6 +226,10 @@ class RedisConnection(asyncio.Protocol):
         """The work of a command that takes time; None for others."""
         if client.reader is None:
             return None
+        if client.transaction.is_open:
+            if self._owner.commands.transaction_needs_time(client, words):
+                return self._owner.loop.run_in_executor(None, self._owner.commands.answer, client, words)
+            return None
         if self._subscriber.begins(words):
             return self._subscriber.subscribe(words)
         is_held_back = self.is_subscribed and client.protocol == 2
@@ -234,6 +238,8 @@ class RedisConnection(asyncio.Protocol):
         return None
 
     def _answer(self, client: Client, words: list[bytes]) -> Reply:
+        if client.transaction.is_open and words[0].lower() != b"reset":
+            return self._owner.commands.answer(client, words)
         reply = self._subscriber.answer(words)
         if reply is not NotImplemented:
             return reply

@@ -14,6 +14,7 @@ from millpond.serve.redis.commands import Client, RedisCommands
 from millpond.serve.redis.connection import RedisConnection
 from millpond.serve.redis.notices import Notices
 from millpond.serve.redis.quick import QuickRows
+from millpond.serve.redis.transaction import Transaction
 from millpond.serve.redis.wire import Error, Reply
 from millpond.serve.waiting.waits import Quota
 from millpond.settings import ServeSettings
@@ -60,7 +61,10 @@ class RedisDoor(DoorBeside[RedisConnection]):
     def admit(self, connection: RedisConnection, address: str) -> Client | None:
         """A client, if there is room for it."""
         number = self.take_in(connection, address)
-        return None if number is None else Client(number, address, None if self._door.access.needs_token else EVERYBODY)
+        if number is None:
+            return None
+        transaction = Transaction(self.settings.max_keys, self.settings.max_body_bytes)
+        return Client(number, address, None if self._door.access.needs_token else EVERYBODY, transaction)
 
     def failed(self, error: BaseException) -> Reply:
         """The reply in place of an unexpected error."""

@@ -152,6 +152,14 @@ class Lines:
     text: str
 
 
+class Encoded(bytes):
+    """A reply that is written as it is."""
+
+
+class NullArray:
+    """No array, where one might have been."""
+
+
 class Push(list["Reply"]):
     """A message that no command asks for, and the confirmation of a subscription."""
 
@@ -162,7 +170,7 @@ class Replies(list["Reply"]):
 
 OK = Simple("OK")
 Reply = Any
-"""bytes, int, None, list, dict, Simple, Error, Lines, Push or Replies; lists and dicts of such"""
+"""bytes, int, None, list, dict, Simple, Error, Lines, Encoded, NullArray, Push or Replies; lists and dicts of such"""
 
 
 def encode(reply: Reply, protocol: int) -> bytes:
@@ -174,6 +182,10 @@ def encode(reply: Reply, protocol: int) -> bytes:
 
 def _write(reply: Reply, protocol: int, out: list[bytes]) -> None:
     match reply:
+        case Encoded():
+            out.append(reply)
+        case NullArray():
+            out.append(b"_\r\n" if protocol == 3 else b"*-1\r\n")
         case bytes():
             out += (b"$%d\r\n" % len(reply), reply, b"\r\n")
         case int():
