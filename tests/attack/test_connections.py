@@ -143,6 +143,7 @@ def test_connections_beyond_the_limit_end_those_that_have_been_idle_for_longest(
         assert victim.is_closed(silent[0])
 
 
+@pytest.mark.long
 def test_a_client_with_all_its_connections_at_work_gets_no_more(attacked: Attacked) -> None:
     victim = attacked("--max-connections-per-client", "10", "--max-waits-per-client", "100", "--max-seconds", "120")
     wait = f"GET /tables/{TABLE}/count?_min_batch=99999&_wait_seconds=100 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
@@ -158,6 +159,7 @@ def test_a_client_with_all_its_connections_at_work_gets_no_more(attacked: Attack
     wait_until(lambda: httpx.get(f"{victim.address}/livez", timeout=60).status_code == 200, "room for a connection")
 
 
+@pytest.mark.long
 def test_a_server_with_few_descriptors_keeps_answering(attacked: Attacked, job: object, tmp_path: Path) -> None:
     import json
     import os

@@ -18,6 +18,8 @@ from millpond.errors import MillpondError
 from millpond.serve.waiting.waits import Turns
 from suite.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 LARGE = f"/tables/{TABLE}/rows?_limit=100000"
 ROWS = 20_000
 # 2 at a time take some 30 MiB.  40 at once, as threads would make them, take twice this limit.

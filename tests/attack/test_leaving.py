@@ -19,6 +19,8 @@ from servers.ports import free_port
 from suite.sizes import examples
 from suite.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
 MOST = 3  # of OPTIONS

@@ -201,6 +201,7 @@ def test_a_body_that_never_comes_is_said_to_be_too_slow(hasty: Victim) -> None:
         assert hasty.is_closed(connection)
 
 
+@pytest.mark.long
 def test_a_body_that_drips_is_said_to_be_too_slow(hasty: Victim) -> None:
     head = f"POST /tables/{TABLE}/rows:get HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000\r\n\r\n".encode()
     with hasty.connect() as connection:
@@ -244,6 +245,7 @@ def test_an_endless_body_in_chunks_is_refused(victim: Victim) -> None:
         pytest.fail("so much is never read")
 
 
+@pytest.mark.long
 def test_an_idle_connection_ends_and_a_busy_one_doesnt(hasty: Victim) -> None:
     request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

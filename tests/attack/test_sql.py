@@ -25,6 +25,8 @@ from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few, examples
 from suite.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
 MEMORY = 64 << 20
@@ -161,6 +163,7 @@ def test_a_slow_reader_keeps_one_process_and_no_memory(attacked: Attacked) -> No
     assert ask(victim, COUNT).status_code == 200
 
 
+@pytest.mark.long
 def test_clients_that_leave_end_their_statements(attacked: Attacked) -> None:
     victim = attacked(*LASTING)
     body = json.dumps({"statement": ENDLESS}).encode()
@@ -218,6 +221,7 @@ def test_a_process_that_obeys_no_interrupt_is_killed_in_time(attacked: Attacked)
     assert ask(victim, COUNT).status_code == 200
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_leaves_no_process(job: WrittenCheckpoint, tmp_path: Path) -> None:
     with serving(job.path, *LASTING, home=tmp_path / "home") as (address, server):
         victim = Victim(address, server.pid)

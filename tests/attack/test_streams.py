@@ -25,6 +25,8 @@ from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few
 from suite.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 HISTORY = ("--history", f"{TABLE}=1000")
 
 

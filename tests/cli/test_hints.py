@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from millpond.cli.hints import hint_here
@@ -30,7 +31,12 @@ def _text(node: ast.expr) -> str:
     return " ".join(_text(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
 
 
-def _hints() -> Iterator[tuple[str, str]]:
+@cache
+def _hints() -> tuple[tuple[str, str], ...]:
+    return tuple(_read_hints())
+
+
+def _read_hints() -> Iterator[tuple[str, str]]:
     for path in SOURCE.rglob("*.py"):
         if path.parent.name in ("spark", "cli"):
             continue
@@ -45,7 +51,7 @@ def _hints() -> Iterator[tuple[str, str]]:
 
 
 def test_no_hint_on_the_command_line_names_another_door() -> None:
-    hints = list(_hints())
+    hints = _hints()
     assert len(hints) > 100
     foreign = [(where, hint) for where, hint in hints if ELSEWHERE.search(hint_here(hint)) and not NOT_HERE.search(hint)]
     assert foreign == []

@@ -71,6 +71,7 @@ def test_watch_shows_a_row_whenever_it_changes(job: WrittenCheckpoint, place: tu
         assert running.wait(30) == 0
 
 
+@pytest.mark.long
 def test_watch_shows_a_table_whenever_a_row_of_it_changes(job: WrittenCheckpoint, place: tuple[str, ...], tmp_path: Path) -> None:
     where, *options = place
     with _start(tmp_path / "home", "watch", where, TABLE, "--times", "3", "--limit", "2", *options) as running:
@@ -112,6 +113,7 @@ def test_changes_that_nobody_keeps_are_an_error(job: WrittenCheckpoint, tmp_path
     assert running.returncode != 0
 
 
+@pytest.mark.long
 def test_changes_of_a_server_are_followed(job: WrittenCheckpoint, tmp_path: Path) -> None:
     options = ("--port", "0", "--history", f"{TABLE}=forever")
     with _start(tmp_path / "server", "serve", str(job.path), *options) as server:
@@ -153,6 +155,7 @@ def test_commands_ask_a_server_with_a_token_or_are_told_that_it_wants_one(job: W
         server.terminate()
 
 
+@pytest.mark.long
 def test_watch_shows_a_row_again_when_it_becomes_final(golden: Callable[[str], Any], tmp_path: Path) -> None:
     cell = golden("windows-rocksdb-changelog")
     cell.uncommit()

@@ -188,6 +188,7 @@ def test_a_closed_awaited_client_asks_nobody() -> None:
         assert len(asked) == 1
 
 
+@pytest.mark.long
 def test_threads_share_a_client_and_its_connections() -> None:
     """Each connection is one thread's at a time, and few threads at a time need few."""
     with _server([TABLES]) as (address, asked), millpond.connect(address) as server, ThreadPoolExecutor(4) as threads:
@@ -225,6 +226,7 @@ def test_rows_are_read_by_the_definition_that_they_were_written_by(serve: Any, t
         assert [dict(r) for r in table.scan()] == [{"k": "7", "hits": 1}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words", a_few([{"keep_closed": "forever", "history": "100"}, {"keep_closed": "24h"}, {"history": "90m"}], 1)
 )

@@ -39,6 +39,8 @@ from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few
 from suite.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {
     "windows": "windows-rocksdb-changelog",

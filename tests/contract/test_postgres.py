@@ -29,6 +29,8 @@ from suite.sizes import a_few
 
 pytest.importorskip("duckdb")
 psycopg = pytest.importorskip("psycopg")
+
+pytestmark = pytest.mark.long
 __all__ = ["home", "local", "places"]
 ALL = 5000
 UNSHOWN = ("string", "unfinished_hdfs", "unfinished_kept_rocksdb")

@@ -149,6 +149,7 @@ def run(types_pond: Path, door_home: Path, http_door: str) -> Any:
     return call
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     a_few(

@@ -25,6 +25,8 @@ from spark_files.checkpoint import WrittenCheckpoint
 from spark_files.golden import CELLS
 from suite.sizes import a_few
 
+pytestmark = pytest.mark.long
+
 PACKAGE = Path(__file__).parents[2] / "examples" / "rocksdict_backend"
 CELLS_OF_NOW = [cell for cell in CELLS if "/" not in cell or cell.startswith("spark-4.3")]
 ALL = Retention(closed_seconds=None, history_batches=100)

@@ -32,6 +32,7 @@ def recomputed(module, requests):
     return sorted(out)
 
 
+@pytest.mark.long
 def test_ended_and_open_sessions_are_those_of_a_recomputation(on_rocksdb, example, read_log, real_log, pages_of, tmp_path) -> None:
     module, ended = example("sessions"), []
     expected = recomputed(module, pages_of(real_log))

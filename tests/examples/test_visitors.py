@@ -87,6 +87,7 @@ def test_a_visitor_counts_once(example, way: str) -> None:
     assert tester.peekValueState("count", "/") == (3,)
 
 
+@pytest.mark.long
 def test_a_request_of_nobody_is_no_visitor_in_any_of_the_ways(on_rocksdb, example, tmp_path) -> None:
     visitors, pond, folder = example("visitors"), tmp_path / "pond", tmp_path / "in"
     folder.mkdir()

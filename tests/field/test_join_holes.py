@@ -95,6 +95,7 @@ def test_a_count_without_bounds_costs_no_time(golden: Callable) -> None:
     assert [*join_holes(storage, read_batch(storage, committed_batches(storage)[-1]))]
 
 
+@pytest.mark.long
 def test_spark_doesn_t_end_as_without_the_hole(spark: SparkSession, tmp_path: Path) -> None:
     """So it is no false alarm.  Whether Spark fails, or ends with another state, depends on which rows come later."""
     job: Written = write_job(spark, tmp_path / "job", "join-full-hdfs")

@@ -86,7 +86,7 @@ def shown(definition: Any, one: Any) -> Counter[tuple[Any, ...]]:
     return Counter(zip([one.batch] * count, one.kinds.to_pylist(), keys, *sides, strict=True))
 
 
-@pytest.mark.parametrize(("cell", "defined"), a_few(CELLS, 10))
+@pytest.mark.parametrize(("cell", "defined"), a_few(CELLS, 6))
 def test_changes_from_files_are_those_of_a_replica(
     golden: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, defined: bool
 ) -> None:

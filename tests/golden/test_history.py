@@ -132,6 +132,7 @@ def reached(serving: list[Any]) -> int:
         return int(snapshot.record().batch)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "kind"),
     a_few(

@@ -72,7 +72,7 @@ def read_state(storage: Storage, batch: int, store: StoreSchema) -> dict[int, St
     return state
 
 
-@pytest.mark.parametrize("cell", a_few(CELLS, 40))
+@pytest.mark.parametrize("cell", a_few(CELLS, 24))
 def test_the_state_of_every_batch_is_what_spark_reads(golden: Callable[[str], Any], cell: str) -> None:
     copy = golden(cell)
     storage = open_storage(copy.checkpoint)
@@ -112,7 +112,7 @@ def changes_of_shape(storage: Storage, last: int) -> int:
 KEPT = [(cell, "memory") for cell in CELLS] + [(cell, "lmdb") for cell in CELLS if "/" not in cell or "transform-state" in cell]
 
 
-@pytest.mark.parametrize(("cell", "kept_in"), a_few(KEPT, 20))
+@pytest.mark.parametrize(("cell", "kept_in"), a_few(KEPT, 12))
 def test_the_tailed_replica_equals_a_fresh_read_at_every_batch(
     golden: Callable[[str], Any], tmp_path: Path, cell: str, kept_in: str
 ) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # `make savepoints` makes 200 of each provider.
-SMALL, LONG = 10, 40
+SMALL, LONG = 5, 40
 
 
 @pytest.mark.parametrize(

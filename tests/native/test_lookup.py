@@ -312,6 +312,7 @@ def test_garbage_that_reads_while_a_row_is_made(small: Replica) -> None:
     assert any(row is not None for row in rows)
 
 
+@pytest.mark.long
 def test_many_threads_each_see_one_batch(small: Replica) -> None:
     """The value of each row is the number of its batch, while batches come."""
     key = small.binding.codec.encode(("a",))

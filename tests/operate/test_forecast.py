@@ -57,6 +57,7 @@ def test_the_interval_has_the_growth() -> None:
     assert near >= 290
 
 
+@pytest.mark.long
 def test_a_limit_is_met_when_it_is_met() -> None:
     """The first week is known; the second one is compared with what was said of it."""
     draw, early, late = random.Random(7), 0, 0
@@ -98,6 +99,7 @@ def test_edges() -> None:
     assert with_gap.per_day == pytest.approx(1000 * 1440, rel=1e-3)
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path) -> None:
     """In words, and in JSON."""
     create_job(tmp_path / "pond", "views")

@@ -321,6 +321,7 @@ def test_why_batches_arent_put_aside_is_shown_until_they_are(
     assert [line for line in lines if line.startswith("aside.")] == ["aside.failed", "aside.recovered"]
 
 
+@pytest.mark.long
 def test_a_full_disk_is_said_and_the_batch_put_aside_when_there_is_room(tmp_path: Path) -> None:
     skip_without_mounts()
     command = ["unshare", "-m", sys.executable, "-m", "replica.test_aside", str(tmp_path)]

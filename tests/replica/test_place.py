@@ -47,7 +47,7 @@ def test_this_machines_own_mounts_are_read(tmp_path: Path) -> None:
     assert file_system(tmp_path) not in ("", "proc")
 
 
-@pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs"])
+@pytest.mark.parametrize("kind", ["nfs4", pytest.param("fuse.sshfs", marks=pytest.mark.long)])
 def test_a_replica_on_a_network_file_system_is_refused(tmp_path: Path, kind: str) -> None:
     """A file mounted over the kernel's list gives this process and its children one more line."""
     unshare = shutil.which("unshare")

@@ -317,6 +317,7 @@ def test_what_is_forgotten_is_dropped_and_not_told_again(job: Job) -> None:
     assert not segments(job.place)
 
 
+@pytest.mark.long
 def test_a_disk_that_takes_nothing_doesnt_stop_the_replica(job: Job) -> None:
     with job.open() as pond:
         job.commit((0, None))

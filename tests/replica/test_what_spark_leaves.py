@@ -84,6 +84,7 @@ def test_state_files_that_appear_after_their_commit_are_waited_for(job: WrittenC
         assert read(pond) == {"a": 9, "bb": 9}
 
 
+@pytest.mark.long
 def test_a_clean_up_during_a_bootstrap_is_met_with_another_bootstrap(tmp_path: Path) -> None:
     checkpoint = WrittenCheckpoint(tmp_path / "ck")
     for n in range(30):

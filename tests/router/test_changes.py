@@ -26,6 +26,8 @@ from spark_files.golden import CELLS
 from suite.sizes import a_few
 from suite.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 SETTINGS = RouterSettings(client=ClientSettings(page_rows=7, tries=3), common_batch_seconds=60)
 KEPT = Retention(history_batches=None)
 SEED = 1
@@ -135,6 +137,7 @@ def test_a_shard_that_was_built_again_elsewhere_isnt_taken_for_the_same(
     assert list(sharded.changes(token)) == list(whole.changes(sharded.count().batch - 1))
 
 
+@pytest.mark.long
 def test_a_router_streams_changes(sharded: Any, whole: Any, servers: list[ShardServer], job: Job) -> None:
     for _ in range(4):
         job.commit()

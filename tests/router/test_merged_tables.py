@@ -35,6 +35,8 @@ from sql.statements import Statements, rows_in_duckdb, texts_of
 from suite.sizes import IS_LONG, examples
 from suite.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 SHARDS = ["0-1", "2", "3-4"]
 SETTINGS = RouterSettings(client=ClientSettings(page_rows=7, tries=3), common_batch_seconds=60)
 # For reads that must be refused: nobody waits long for them.

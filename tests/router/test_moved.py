@@ -98,6 +98,7 @@ def test_a_replaced_job_is_read_though_a_dead_server_had_a_later_batch_of_the_ol
         wait_until(is_new, "the new job")
 
 
+@pytest.mark.long
 def test_a_server_of_everything_takes_over_from_a_shard_that_is_gone(tmp_path: Path) -> None:
     job = written(tmp_path / "job", 4)
     with shard_servers(job.path, ["1/2", "2/2", ""], tmp_path / "homes") as servers, connected(servers) as pond:

@@ -29,6 +29,8 @@ from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import IS_EVERY, IS_LONG
 from suite.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 PARTITIONS, KEYS, ROWS = 7, 60, 25
 SECONDS = 180 if IS_EVERY else 40 if IS_LONG else 6
 # While servers are killed or out of reach, answers are few.

@@ -23,6 +23,8 @@ from servers.shard_jobs import KEYS, Job, answer_or_condition, catch_up
 from servers.shards import ShardServer, routing
 from suite.sizes import examples
 
+pytestmark = pytest.mark.long
+
 SETTINGS = RouterSettings(client=ClientSettings(page_rows=7, tries=3), common_batch_seconds=60)
 SEED, BATCHES = 3, 12
 
@@ -36,7 +38,7 @@ def sharded(servers: list[ShardServer], whole: millpond.Pond, job: Job) -> Itera
         yield pond
 
 
-@pytest.fixture(scope="module", params=["client", "router"])
+@pytest.fixture(scope="module", params=[pytest.param("client", marks=pytest.mark.long), "router"])
 def asked(request: pytest.FixtureRequest, sharded: Any, servers: list[ShardServer]) -> Iterator[Any]:
     """The shards, asked by a client that routes and through a router."""
     if request.param == "client":

@@ -37,6 +37,8 @@ from spark_files.golden import GOLDEN
 from suite.sizes import examples
 from suite.waiting import wait_until_async
 
+pytestmark = pytest.mark.long
+
 TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
 # Only the slow way reads this header, and it changes nothing.
 SLOW = {"if-none-match": '"none"'}

@@ -128,6 +128,7 @@ def test_tokens_hold_at_the_router_and_at_the_servers(types_pond: Path, tmp_path
             del os.environ["MILLPOND_TOKEN"]
 
 
+@pytest.mark.long
 def test_the_command_says_who_has_what(servers: list[ShardServer]) -> None:
     urls = [server.url for server in servers]
     command = [sys.executable, "-m", "millpond.cli", "shards", *urls, "http://127.0.0.1:1"]

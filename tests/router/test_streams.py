@@ -21,6 +21,8 @@ from servers.shards import routing, shard_servers
 from servers.sockets import begin_events, is_read
 from suite.waiting import stays, wait_until
 
+pytestmark = pytest.mark.long
+
 EVENTS = {"accept": "text/event-stream"}
 STREAMS = 30
 

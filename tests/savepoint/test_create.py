@@ -158,6 +158,7 @@ plan.run()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", a_few(["create", "restore", "rescale"], 1))
 def test_a_command_that_is_killed_leaves_all_or_nothing_to_use(job: WrittenCheckpoint, tmp_path: Path, what: str) -> None:
     """Whenever it is killed: nothing takes what it leaves for whole, and the same command can be given again."""

@@ -245,6 +245,7 @@ def bytes_left(*folders: Path, name: str = NAME) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_nothing_of_a_key_is_left_anywhere(job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in the checkpoint, savepoints, archive and export, nor in the replica with its journals, nor in the receipt."""
     monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))

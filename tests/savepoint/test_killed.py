@@ -39,6 +39,8 @@ from savepoint.test_golden_cells import rows_of
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import IS_LONG
 
+pytestmark = pytest.mark.long
+
 WAITING = "rows that wait"
 PLANS: dict[str, Callable[..., Any]] = {"evolve": plan_evolved, "edit": plan_edited, "redistribute": plan_redistributed}
 

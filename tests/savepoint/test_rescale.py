@@ -235,6 +235,7 @@ def test_killed_anywhere_the_old_or_the_new_is_whole(
 
 
 # The job counts; its checkpoint formats have their files under other names.
+@pytest.mark.long
 @pytest.mark.parametrize("cell", a_few(["counts-rocksdb-changelog", "counts-rocksdb-snapshots", "counts-rocksdb-format2"], 1))
 def test_a_job_in_rocksdb_is_rescaled_in_its_place(golden: Callable, tmp_path: Path, cell: str) -> None:
     """Up, down, to one, and after kills; every row of every column family is what Spark wrote, where Spark looks for it."""

@@ -203,6 +203,7 @@ def test_a_bare_checkpoint_and_its_sink_are_left_alone(tmp_path: Path) -> None:
     assert sorted(open_storage(str(done.sink_log)).names()) == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.long
 def test_in_a_bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     use(monkeypatch, moto_server())
     root = f"s3://{BUCKET}/{tmp_path.name}"
@@ -219,6 +220,7 @@ def test_in_a_bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert open_storage(str(done.kept_sink)).names() == ["0", "1", "2", "3"]
 
 
+@pytest.mark.long
 def test_killed_anywhere_job_and_sink_are_both_old_or_both_new(job: SinkJob, tmp_path: Path) -> None:
     """When the next command has finished what the killed one left."""
     pond, seed = tmp_path / "pond", random.Random(11)

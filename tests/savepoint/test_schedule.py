@@ -108,6 +108,7 @@ def test_wrong_words(job: WrittenCheckpoint, tmp_path: Path) -> None:
         assert caught.value.condition == "INVALID_REQUEST"
 
 
+@pytest.mark.long
 def test_the_command(job: WrittenCheckpoint, tmp_path: Path) -> None:
     words = ["savepoint", "schedule", str(tmp_path / "ck"), "--every", "1h", "--keep-last", "2", "--count"]
     with subprocess.Popen([sys.executable, "-m", "millpond.cli", *words], stderr=subprocess.PIPE, text=True) as process:

@@ -287,6 +287,7 @@ def test_a_sender_in_a_thread_follows_the_job(job: Job, target: Place) -> None:
     assert target.rows() == job.checkpoint.content()
 
 
+@pytest.mark.long
 @each(("webhook",), small=("webhook",))
 def test_a_webhook_that_answers_badly_is_asked_again(job: Job, target: Any) -> None:
     from millpond.wire.signature import parse_secret, sign

@@ -20,6 +20,8 @@ from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few
 from suite.waiting import stays, wait_until
 
+pytestmark = pytest.mark.long
+
 TABLE = "late.aggregate_0"
 KEY = {"key": {"k": "a"}}
 

@@ -39,6 +39,7 @@ def _commit(job: WrittenCheckpoint, **values: int | None) -> int:
     return job.next_batch - 1
 
 
+@pytest.mark.long
 def test_a_client_reads_what_it_knows_to_be_committed(live: tuple[WrittenCheckpoint, str]) -> None:
     job, address = live
     with millpond.connect(address) as server:
@@ -91,6 +92,7 @@ def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
             event = {}
 
 
+@pytest.mark.long
 def test_a_stream_of_events_goes_on_where_it_was(live: tuple[WrittenCheckpoint, str]) -> None:
     job, address = live
     url, headers = f"{address}/tables/{_table(job)}/changes", {"accept": "text/event-stream"}
@@ -120,6 +122,7 @@ def test_a_stream_of_events_goes_on_where_it_was(live: tuple[WrittenCheckpoint, 
     assert seen == [("n", number) for number in range(7)]
 
 
+@pytest.mark.long
 def test_an_etag_ends_with_its_batch(live: tuple[WrittenCheckpoint, str]) -> None:
     job, address = live
     for path in (f"/tables/{_table(job)}/rows", f"/tables/{_table(job)}/rows?k=a"):
@@ -161,6 +164,7 @@ def test_pages_are_of_one_batch_while_the_job_goes_on(live: tuple[WrittenCheckpo
         assert all(row["v"] < 1000 for row in rows)
 
 
+@pytest.mark.long
 def test_sigterm_ends_streams_too(serve: Any, tmp_path: Path) -> None:
     job = WrittenCheckpoint(tmp_path / "job")
     _commit(job, a=1)
@@ -176,6 +180,7 @@ def test_sigterm_ends_streams_too(serve: Any, tmp_path: Path) -> None:
             assert server.wait(60) == 0
 
 
+@pytest.mark.long
 def test_versions_and_where_an_event_is(serve: Any, tmp_path: Path) -> None:
     job = WrittenCheckpoint(tmp_path / "job", sources=lambda batch: [{"views": {"0": 10 * (batch + 1)}}])
     _commit(job, a=1, b=1)

@@ -121,6 +121,7 @@ def test_with_time_enough_the_same_questions_are_answered(checkpoint: Path, home
         assert table.count(LAST_COLUMN) == table.to_arrow(LAST_COLUMN).num_rows == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", a_few([1, 2], 1))
 def test_a_server_ends_long_reads_and_answers_short_ones(checkpoint: Path, home: Path, serve: Any, workers: int) -> None:
     options = ["--max-seconds", str(SECONDS), "--workers", str(workers)]

@@ -66,7 +66,9 @@ def ended(client: httpx.Client, operation: dict[str, Any], headers: dict[str, st
     return wait_until(answer, "the end of the operation")
 
 
-@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one process", "two doors"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("--workers", "2"), marks=pytest.mark.long)], ids=["one process", "two doors"]
+)
 def test_a_savepoint_is_made_and_verified(serve: Serve, pond: Path, tokens: dict[str, str], workers: tuple[str, ...]) -> None:
     with serve(pond, "--tokens", tokens["file"], *workers) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
         wait_until_ready(client)
@@ -96,6 +98,7 @@ def test_a_savepoint_is_made_and_verified(serve: Serve, pond: Path, tokens: dict
         assert [p["path"] for p in damaged["verified"]["problems"]] == [f"checkpoint/commits/{commit.name}"]
 
 
+@pytest.mark.long
 def test_each_right_must_be_given(serve: Serve, pond: Path, tokens: dict[str, str]) -> None:
     millpond.plan_savepoint(pond, "there", job="counts").run()
     create = {"name": "new", "job": "counts"}
@@ -139,6 +142,7 @@ def test_each_mistake_is_named(serve: Serve, pond: Path, tokens: dict[str, str])
         assert [u["savepoint"] for u in client.get("/savepoints").json()["unread"]] == ["there"]
 
 
+@pytest.mark.long
 def test_of_several_ponds_a_name_says_which(serve: Serve, pond: Path, tmp_path: Path, tokens: dict[str, str]) -> None:
     shutil.copytree(pond, tmp_path / "other")
     words = (f"other={tmp_path / 'other'}", "--tokens", tokens["file"])

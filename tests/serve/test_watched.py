@@ -270,6 +270,7 @@ def test_only_a_token_for_metrics_opens_them(serve: Serve, seen: Seen, tmp_path:
             assert error_of(client.get(f"/jobs/page_views/{path}", headers=_bearer("numbers"))) == "NOT_ALLOWED"
 
 
+@pytest.mark.long
 def test_a_token_opens_keys_only_of_jobs_all_of_whose_tables_it_opens(serve: Serve, seen: Seen, tmp_path: Path) -> None:
     tokens = _readers(tmp_path, all=["*"], none=[], views=["page_*"], others=["other*"])
     with (
@@ -319,6 +320,7 @@ def test_a_jobs_tables_are_those_of_its_whole_state(cell: str, golden: Any, tmp_
         assert pond.tables_of("none") == []
 
 
+@pytest.mark.long
 def test_several_ponds_name_their_jobs(seen: Seen, tmp_path: Path) -> None:
     other = make_pond(tmp_path / "other", samples=2)
     with watching(tmp_path / "home", web=seen.place, shop=other.place) as watched:

@@ -13,13 +13,13 @@ import pytest
 import millpond
 from inputs.event_file import write_event_file
 from millpond.errors import MillpondError
-from suite.sizes import a_few
+from suite.sizes import a_few, examples
 from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BATCHES = 15
+BATCHES = examples(15, 7)
 PARTITIONS = 4
 SCHEMA = "page string, bytes long, time timestamp"
 

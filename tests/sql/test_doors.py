@@ -112,6 +112,7 @@ def test_tables_of_two_jobs_are_read_apart_if_asked_so(client: httpx.Client) -> 
     assert sorted(job["job"] for job in body["jobs"]) == ["date", "long"]
 
 
+@pytest.mark.long
 def test_a_client_that_goes_ends_its_statement(client: httpx.Client) -> None:
     answers: list[str] = []
 
@@ -137,6 +138,7 @@ def test_a_client_that_goes_ends_its_statement(client: httpx.Client) -> None:
     assert ask(client, "SELECT count(*) AS n FROM long").status_code == 200
 
 
+@pytest.mark.long
 def test_a_server_answers_sql_by_default_and_none_if_told_so(http_door: str, types_pond: Path, door_home: Path) -> None:
     answered = httpx.post(f"{http_door}/sql", json={"statement": "SELECT 1 AS a"}, timeout=60)
     assert answered.json()["rows"] == [{"a": 1}]

@@ -24,6 +24,8 @@ from suite.sizes import a_few, examples
 
 duckdb, pa = pytest.importorskip("duckdb"), pytest.importorskip("pyarrow")
 
+pytestmark = pytest.mark.long
+
 
 def draw_indexes(pond: millpond.Pond, draw: random.Random) -> dict[str, list[tuple[str, ...]]]:
     found = {}
@@ -50,7 +52,7 @@ def test_answers_equal_those_over_all_rows(golden: Callable[[str], Any], monkeyp
             first_rows(pond, name, these, draw, examples(40, 10))
 
 
-@pytest.mark.parametrize("name", a_few(TYPES, 2))
+@pytest.mark.parametrize("name", a_few(TYPES, 1))
 def test_values_of_every_type_are_found(types_pond: Path, name: str) -> None:
     indexes = {name: [("k",), ("n",), ("again", "n"), ("n", "k")]}
     draw = random.Random(name)

@@ -103,6 +103,7 @@ def test_a_statement_that_was_closed_before_its_turn_disturbs_no_other_one(pool:
     assert first.pid != second.pid
 
 
+@pytest.mark.long
 def test_statements_of_clients_that_leave_at_any_moment_give_no_answer_to_others(pool: SqlPool) -> None:
     """Threads ask for numbers; each statement is closed by another thread, sooner or later."""
     wrong: list[object] = []

@@ -134,6 +134,7 @@ def test_at_reads_all_tables_as_of_a_batch(tmp_path: Path) -> None:
         assert shown.stdout == "v\tw\n2\t2\n", shown.stderr
 
 
+@pytest.mark.long
 def test_the_command_and_the_prompt_ask_a_server(url: str, tmp_path: Path) -> None:
     shown = run(tmp_path, url, "SELECT k FROM long WHERE k = 9007199254740991")
     assert shown.stdout == "k\n9007199254740991\n", shown.stderr

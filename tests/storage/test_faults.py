@@ -87,6 +87,7 @@ def test_a_request_that_fails_twice_is_answered_all_the_same(
         assert storage.requests["retried"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "condition", "requests"),
     a_few(
@@ -194,6 +195,7 @@ def check_answers_under_faults(job: UploadedCheckpoint, pond: millpond.Pond, fau
     assert statistics(pond)["requests"]["retried"] > 10
 
 
+@pytest.mark.long
 def test_a_store_that_is_away_keeps_nobody_from_reading(job: UploadedCheckpoint, pond: millpond.Pond, faults: Faults) -> None:
     faults.before = lambda method, path: "drop"
     wait_until(lambda: statistics(pond)["error"] is not None, "the follower's error")
@@ -280,6 +282,7 @@ def test_a_replica_that_is_built_from_listings_that_lag_goes_on_to_what_they_don
         assert {r["k"]: r["v"] for r in pond[TABLE].scan()} == job.content()
 
 
+@pytest.mark.long
 def test_closing_doesnt_wait_for_a_store_that_hangs(
     job: UploadedCheckpoint, place: str, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

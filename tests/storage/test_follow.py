@@ -58,6 +58,7 @@ def test_a_batch_is_one_request_for_each_partition_and_seven_more(follower: Foll
         assert not follower.step()
 
 
+@pytest.mark.long
 def test_catching_up_costs_hardly_more_for_each_batch(follower: Follower, job: UploadedCheckpoint) -> None:
     for n in range(20):
         job.batch([("a", n), ("bb", n)])
@@ -78,6 +79,7 @@ def test_the_pause_between_polls_grows_with_the_time_without_a_batch(job: Upload
     assert [local.polling.pause(quiet, is_notified=False) for quiet in (0, 60)] == [0.005, 0.25]
 
 
+@pytest.mark.long
 def test_reads_make_no_request(job: UploadedCheckpoint, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with millpond.open(place, replica_dir=tmp_path, settings=QUICK), proxy(moto_server()) as (url, faults):
         use(monkeypatch, url)
@@ -192,6 +194,7 @@ def test_a_replica_from_s3_equals_the_one_from_disk_at_every_batch(golden: Calla
         assert remote.statistics()[name]["bootstraps"] == 1
 
 
+@pytest.mark.long
 def test_a_snapshot_in_place_of_a_change_log_isnt_waited_for(golden: Callable[[str], Any], place: str) -> None:
     copy = golden("counts-rocksdb-snapshots")
     commits = [(copy.checkpoint / f"commits/{n}").read_bytes() for n in range(3)]

@@ -135,6 +135,7 @@ def test_inspecting_costs_two_listings_a_partition_and_its_files(
         assert sum(n for kind, n in report["requests"].items() if kind != "retried") < faults.count() < 50
 
 
+@pytest.mark.long
 def test_errors_of_storage_have_their_exit_code(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for uri, code, condition in (
         (place, 3, "NO_CHECKPOINT"),

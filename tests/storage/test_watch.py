@@ -60,6 +60,7 @@ def test_hidden_files_dont_count(tmp_path: Path) -> None:
     waiting.close()
 
 
+@pytest.mark.long
 def test_a_folder_may_come_later_and_be_replaced(tmp_path: Path) -> None:
     commits = tmp_path / "commits"
     waiting = FolderWatch(commits)

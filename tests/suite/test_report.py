@@ -14,6 +14,8 @@ import pytest
 
 from suite.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 TESTS = Path(__file__).parents[1]
 SKIPPED = """
 import pytest
@@ -159,6 +161,7 @@ def test_nothing_else_has_one(group: str, more: str, failed: str, tried: list[st
     assert [again["test"].partition("::")[2] for again in written[group]["flaky"]] == tried
 
 
+@pytest.mark.long
 def test_a_group_that_is_ended_by_a_signal_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import time\n\ndef test_long():\n    open('began', 'w').close()\n    time.sleep(600)\n")
     for processes in ((), ("-n", "2")):

@@ -24,6 +24,7 @@ from millpond.schema.types import Field, atomic, struct_of
 from millpond.tables.cold.report import inspect_job
 from millpond.tables.finish.merge_rows import store_parts
 from spark_files.checkpoint import VALUE, WrittenCheckpoint
+from suite.sizes import IS_LONG
 
 LONG = atomic("long")
 PART = Field("shard", atomic("integer"))
@@ -118,7 +119,7 @@ class Twins:
 
 
 @pytest.fixture(
-    params=[(kind, how, seed) for kind in KEYS for how in HOW for seed in range(1 if kind == "nothing" else 2)], ids=str
+    params=[(kind, how, seed) for kind in KEYS for how in HOW for seed in range(2 if IS_LONG and kind != "nothing" else 1)], ids=str
 )
 def twins(request: pytest.FixtureRequest, tmp_path: Path) -> Twins:
     kind, how, seed = request.param

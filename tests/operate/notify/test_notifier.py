@@ -147,6 +147,7 @@ def test_a_mail(mails: tuple[Mails, str]) -> None:
         mail.send(Message(identity="a", at_ms=5, began=(alert("a"),)))
 
 
+@pytest.mark.long
 def test_each_begin_and_end_is_said_once_to_each(receiver: Receiver, mails: tuple[Mails, str], tmp_path: Path) -> None:
     """Random alerts, failures of either channel, and restarts; compared with what an all-knowing reader expects."""
     handler, server = mails

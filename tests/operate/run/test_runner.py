@@ -87,6 +87,7 @@ def test_an_error_that_comes_again_in_any_case_ends_it(tmp_path: Path, text: str
     assert status.last.advice.hint
 
 
+@pytest.mark.long
 def test_runs_without_a_commit_end_it(tmp_path: Path) -> None:
     """As many as the settings say; the pauses double up to the longest."""
     settings = RunSettings(first_pause_seconds=0.01, most_pause_seconds=0.02, jitter=0, most_idle_runs=4, look_seconds=0.02)
@@ -96,6 +97,7 @@ def test_runs_without_a_commit_end_it(tmp_path: Path) -> None:
     assert [each.pause_seconds for each in said if each.state == "pausing"] == [0.01, 0.02, 0.02]
 
 
+@pytest.mark.long
 def test_a_run_with_a_commit_makes_the_next_pause_short_again(tmp_path: Path) -> None:
     """Though its process was killed: its commits count by the checkpoint."""
     folder = create_job(tmp_path / "pond", "counts")
@@ -114,6 +116,7 @@ def test_a_run_with_a_commit_makes_the_next_pause_short_again(tmp_path: Path) ->
     assert folder.job == "counts"
 
 
+@pytest.mark.long
 def test_a_job_that_fails_has_no_progress_by_another(tmp_path: Path) -> None:
     """One job commits in each run, and the program fails: by an error that names no job, then by one of the other job."""
     for name in ("a", "b"):
@@ -155,6 +158,7 @@ def test_whatever_the_program_leaves_the_next_run_begins(tmp_path: Path) -> None
         wait_until(lambda pid=pid: not is_running(int(pid)), "the end of what the program has left")
 
 
+@pytest.mark.long
 def test_the_hint_of_our_own_error_is_kept(tmp_path: Path) -> None:
     """Where there is no better one."""
     text = "from millpond.errors import library_missing\nraise library_missing('duckdb', 'sql')\n"
@@ -203,6 +207,7 @@ def test_stop_lets_the_program_clean_up(tmp_path: Path) -> None:
     assert (found[0].runs, found[0].state) == (1, "ended")
 
 
+@pytest.mark.long
 def test_a_program_that_does_not_end_is_killed(tmp_path: Path) -> None:
     """With all that it has started."""
     text = "import signal\n" + WAITS.replace("import time\n", "import time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n")
@@ -233,6 +238,7 @@ def test_the_command_takes_the_program_with_it(tmp_path: Path, number: signal.Si
     wait_until(lambda: not is_running(pid), "the end of the program")
 
 
+@pytest.mark.long
 def test_the_command_says_why(tmp_path: Path) -> None:
     """On stderr, with a hint, and by its exit code."""
     path = program(tmp_path, "import nothing_of_this_name")

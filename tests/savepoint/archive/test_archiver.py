@@ -159,6 +159,7 @@ def test_the_newest_of_two_archivers_goes_on(job: WrittenCheckpoint, tmp_path: P
     assert all(verify_savepoint(found.savepoint(b)).is_whole for b in found.batches())
 
 
+@pytest.mark.long
 def test_a_window(job: WrittenCheckpoint, tmp_path: Path) -> None:
     """Of the batches before the window only the newest stays, and no file that none needs."""
     states = [job.content()]
@@ -198,6 +199,7 @@ def test_a_window(job: WrittenCheckpoint, tmp_path: Path) -> None:
     assert [(b.generation, b.batch) for b in archiver.archive.batches()] == [(2, 0)]
 
 
+@pytest.mark.long
 def test_a_disk_that_fails(job: WrittenCheckpoint, tmp_path: Path) -> None:
     (tmp_path / "full").write_text("a file where the archive's folder should be")
     with archive(tmp_path / "ck", tmp_path / "full/archive") as archiver:
@@ -318,6 +320,7 @@ class TestBucket:
         for there in left:
             assert verify_savepoint(archiver.archive.savepoint(there)).is_whole
 
+    @pytest.mark.long
     def test_a_job_in_a_bucket(self, monkeypatch, bucket: str, tmp_path: Path) -> None:
         use(monkeypatch, moto_server())
         job = UploadedCheckpoint(open_storage(f"{bucket}/ck"))
@@ -381,6 +384,7 @@ def test_the_command(job: WrittenCheckpoint, tmp_path: Path) -> None:
         assert CliRunner().invoke(main, list(words)).exit_code != 0
 
 
+@pytest.mark.long
 def test_the_command_ends_at_a_signal(job: WrittenCheckpoint, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "millpond.cli", "archive", str(tmp_path / "ck"), "--to", str(tmp_path / "archive")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -33,6 +33,7 @@ def found(checkpoint: Path) -> set[tuple[str, str, str]]:
     return {(finding.path, finding.kind, finding.effect) for finding in look(checkpoint).findings}
 
 
+@pytest.mark.long
 def test_nothing_is_wrong_with_what_spark_wrote() -> None:
     """Of every operator, provider, format and version."""
     wrong = {}

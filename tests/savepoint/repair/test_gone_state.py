@@ -79,6 +79,7 @@ def test_a_query_without_state_says_so(golden: Callable, tmp_path: Path) -> None
     assert millpond.plan_repair(checkpoint, stateless=True).diagnosis.findings == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", ["state", "state/0", "state/1"])
 def test_a_replica_whose_job_lost_its_state_says_so_until_it_is_back(golden: Callable, tmp_path: Path, lost: str) -> None:
     checkpoint = golden("chained-rocksdb-changelog").checkpoint

@@ -115,6 +115,7 @@ def test_what_is_no_file_of_tokens_is_refused(text: str, tmp_path: Path) -> None
     assert refused.value.condition == "INVALID_TOKENS"
 
 
+@pytest.mark.long
 def test_the_loopback_answers_to_its_own_names_alone(http_door: str) -> None:
     port = http_door.rpartition(":")[2]
     for host in (f"localhost:{port}", "LOCALHOST", f"127.0.0.1:{port}", "[::1]:1", "[::1]"):
@@ -125,6 +126,7 @@ def test_the_loopback_answers_to_its_own_names_alone(http_door: str) -> None:
             assert _condition(httpx.get(http_door + path, headers={"host": host}, timeout=60)) == (421, "HOST_NOT_ALLOWED"), host
 
 
+@pytest.mark.long
 def test_other_hosts_can_be_allowed() -> None:
     access = Access(ServeSettings(allow_hosts=("Pond.Example",)))
     for host in (b"pond.example:80", b"localhost", None):
@@ -145,6 +147,7 @@ def test_listening_beyond_this_machine_wants_tokens_or_a_word() -> None:
         check_exposure(ServeSettings(host=host))
 
 
+@pytest.mark.long
 def test_a_client_that_asks_too_often_is_told_when_to_come_again(serve: Any, types_pond: Path) -> None:
     with serve(types_pond, "--requests-per-second", "1") as (address, _), httpx.Client(base_url=address, timeout=30) as client:
         wait_until_ready(client)
@@ -159,6 +162,7 @@ def test_a_client_that_asks_too_often_is_told_when_to_come_again(serve: Any, typ
         assert client.get("/livez").status_code == 200
 
 
+@pytest.mark.long
 def test_each_client_has_a_bucket_of_its_own() -> None:
     access = Access(ServeSettings(requests_per_second=1))
     for client in ("a", "b"):
@@ -210,6 +214,7 @@ def test_neither_keys_nor_tokens_leave_by_log_or_metrics(types_pond: Path, tmp_p
     assert {"serve.ready", "serve.ended"} <= {line["event"] for line in lines}
 
 
+@pytest.mark.long
 def test_a_token_for_a_time_opens_nothing_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "readers.json"
     asked = CliRunner().invoke(main, ["token", str(path), "guest", "--tables", "*", "--valid", "7d"])

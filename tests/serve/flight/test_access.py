@@ -19,6 +19,8 @@ pytest.importorskip("duckdb")
 pa = pytest.importorskip("pyarrow")
 flight = pytest.importorskip("pyarrow.flight")
 dbapi = pytest.importorskip("adbc_driver_flightsql.dbapi")
+
+pytestmark = pytest.mark.long
 ENDLESS = "SELECT sum(hash(a.range, b.range, c.range)) FROM range(100000) a, range(100000) b, range(100000) c"
 SLOW = "SELECT range, repeat('x', 1000) FROM range(90000)"
 

@@ -71,6 +71,7 @@ def test_a_whole_table_is_that_of_to_arrow(connection: Any, pond: Any, name: str
     assert (cut["job"], cut["batch"]) == (name, int(expected.schema.metadata[b"millpond.batch"]))
 
 
+@pytest.mark.long
 def test_random_statements_have_the_answers_of_the_pond(connection: Any, pond: Any) -> None:
     count = 0
     for name in TYPES if IS_LONG else TYPES[::2]:
@@ -278,6 +279,7 @@ def cancelling(cursor: Any) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.long
 def test_a_cancelled_statement_gives_its_process_back(connection: Any) -> None:
     for _ in range(2):
         with connection.cursor() as cursor, cancelling(cursor), pytest.raises(dbapi.Error, match="CANCELLED"):
@@ -285,6 +287,7 @@ def test_a_cancelled_statement_gives_its_process_back(connection: Any) -> None:
         assert ask(connection, "SELECT 1 AS a").to_pylist() == [{"a": 1}]  # there is one process
 
 
+@pytest.mark.long
 def test_a_flight_is_cancelled_by_its_information(port: int, connection: Any) -> None:
     from pyarrow import flight
 
@@ -317,6 +320,7 @@ def test_a_flight_is_cancelled_by_its_information(port: int, connection: Any) ->
     assert ask(connection, "SELECT 1 AS a").to_pylist() == [{"a": 1}]
 
 
+@pytest.mark.long
 def test_pandas_and_polars_read_a_table(connection: Any, pond: Any) -> None:
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     expected = sorted(pond.now("long").to_arrow().to_pylist(), key=str)

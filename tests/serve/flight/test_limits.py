@@ -27,6 +27,8 @@ flight = pytest.importorskip("pyarrow.flight")
 
 from millpond.serve.flight.messages import packed, parse_any  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 OPTIONS = (
     *("--max-streams-per-client", "20", "--max-connections-per-client", "12", "--sql-processes", "2", "--max-seconds", "120"),
 )
@@ -254,6 +256,7 @@ def test_a_call_that_isnt_sent_whole_ends(hasty: Server) -> None:
     hasty.answers()
 
 
+@pytest.mark.long
 def test_clients_that_go_give_back_their_processes(server: Server) -> None:
     with server.client() as client:
         ticket = ticket_of(client, ENDLESS, None)

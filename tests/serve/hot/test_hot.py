@@ -168,6 +168,7 @@ def received(connection: socket.socket) -> bytes:
     return AGE.sub(b"age", re.sub(rb"(?i)(date|content-length): .*\r\n", b"", head + b"\r\n")) + AGE.sub(b"age", body)
 
 
+@pytest.mark.long
 def test_a_request_after_others_means_what_it_means_alone(http_door: str) -> None:
     """The same headers again need no parser: so requests come in any order, whole or in pieces, on one connection and alone."""
     address, draw = urlsplit(http_door), random.Random("same headers")

@@ -133,7 +133,7 @@ def shown_by(client: httpx.Client) -> dict[Series, float]:
     }
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_collector_gets_what_metrics_shows(
     job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
@@ -163,6 +163,7 @@ def test_a_collector_gets_what_metrics_shows(
     assert {series[0] for series in still} >= {"millpond_batch", "millpond_job_batch", "millpond_state_bytes", "millpond_rows"}
 
 
+@pytest.mark.long
 def test_a_collector_that_fails_hangs_or_comes_late_keeps_nobody_from_reading(
     job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,6 +206,7 @@ def test_a_sample_has_the_reads_since_the_one_before(pond: Path) -> None:
     assert meter.look(followed={"reads": Durations()}).reads is None  # a table is gone
 
 
+@pytest.mark.long
 def test_without_samples_nothing_is_measured_or_written(serve: Any, pond: Path) -> None:
     with serve(pond, "--no-samples") as (url, _), httpx.Client(base_url=url, timeout=30) as client:
         wait_until_ready(client)
@@ -213,6 +214,7 @@ def test_without_samples_nothing_is_measured_or_written(serve: Any, pond: Path) 
     assert millpond.read_samples(pond, "a") == []
 
 
+@pytest.mark.long
 def test_old_samples_say_nothing_of_now(serve: Any, pond: Path) -> None:
     """Those that a server kept an hour ago, of a job that nobody measures now."""
     from millpond.operate.sample import Sample

@@ -55,6 +55,7 @@ def test_tokens_open_their_tables(types_pond: Path, door_home: Path, tmp_path: P
             assert every.execute("SELECT count(*) FROM price").fetchone()[0] > 0
 
 
+@pytest.mark.long
 def test_a_description_shows_no_table_that_another_reader_asked_for(types_pond: Path, door_home: Path, tmp_path: Path) -> None:
     file, port, text = tmp_path / "readers.json", free_port(), b"SELECT k, n, again FROM long WHERE k = $1"
     tokens = {name: add_token(file, name, tables=[tables]) for name, tables in (("all", "*"), ("some", "pri*"))}
@@ -185,6 +186,7 @@ def test_a_request_to_cancel_reaches_the_process_of_its_statement(types_pond: Pa
         assert len(asyncio.run(ask())) == 2
 
 
+@pytest.mark.long
 def test_a_server_without_sql_says_so(types_pond: Path, door_home: Path) -> None:
     port = free_port()
     with (
@@ -219,6 +221,7 @@ def answer(scram: Scram, draw: random.Random) -> None:
     scram.end(bytes(last))
 
 
+@pytest.mark.long
 def test_noise_proves_nothing() -> None:
     draw, verifier = random.Random(4), make_verifier("token")
     for _ in range(300):

@@ -85,6 +85,7 @@ def psql(address: str, command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", a_few(["long", "price", "string", "timestamp", "array", "binary"], 1))
 def test_psql_describes_a_table_as_that_of_postgres(address: str, real: str, table: str) -> None:
     assert psql(address, f"\\d {table}") == psql(real, f"\\d {table}")

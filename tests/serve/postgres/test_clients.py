@@ -157,6 +157,7 @@ def test_psycopg_in_all_its_ways(client: Any, pond: millpond.Pond) -> None:
     assert asyncio.run(ask()) == [(expected[key],) for key in keys]
 
 
+@pytest.mark.long
 def test_asyncpg(client: Any, pond: millpond.Pond) -> None:
     asyncpg = pytest.importorskip("asyncpg")
     rows = pond.sql("SELECT k, n FROM long WHERE k > 5 ORDER BY k").rows()
@@ -188,6 +189,7 @@ def test_asyncpg(client: Any, pond: millpond.Pond) -> None:
     asyncio.run(ask())
 
 
+@pytest.mark.long
 def test_a_statement_that_is_cancelled_ends(client: Any) -> None:
     async def ask() -> None:
         async with await psycopg.AsyncConnection.connect(client.info.dsn, autocommit=True) as other:
@@ -321,6 +323,7 @@ def psql(address: str, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_psql(address: str, pond: millpond.Pond) -> None:
     shown = psql(address, "-A", "-t", "-c", "\\dt")
     assert [line.split("|")[1] for line in shown.splitlines()] == pond.tables()

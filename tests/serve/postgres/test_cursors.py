@@ -18,6 +18,8 @@ from suite.sizes import examples
 pytest.importorskip("duckdb")
 psycopg = pytest.importorskip("psycopg")
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def address(types_pond: Path, door_home: Path) -> Iterator[str]:
@@ -43,6 +45,7 @@ _STATEMENTS = (
 )
 
 
+@pytest.mark.long
 def test_random_sequences_are_as_postgres(address: str) -> None:
     draw = random.Random(31)
     with psycopg.connect(postgres_server(), autocommit=True) as real, psycopg.connect(address, autocommit=True) as ours:

@@ -80,11 +80,13 @@ def test_a_text_that_is_no_whole_number_is_refused(client: Any, text: str) -> No
     assert b"invalid input syntax" in found.error_message
 
 
+@pytest.mark.long
 def test_set_config_isnt_a_setting_that_does_nothing(client: Any) -> None:
     with pytest.raises(psycopg.Error, match="SET"):
         client.execute("SELECT set_config('millpond.at', '5', false)")
 
 
+@pytest.mark.long
 def test_a_binary_value_without_a_type_is_refused(door: int) -> None:
     with Raw(door) as raw:
         body = b"\0\0" + struct.pack(">hhh", 1, 1, 1) + struct.pack(">i", 8) + struct.pack(">q", 1) + struct.pack(">h", 0)
@@ -120,6 +122,7 @@ def test_a_binary_number_that_claims_too_much_is_refused_at_once(data: bytes) ->
 # ---------------------------------------------------------------- what is left behind
 
 
+@pytest.mark.long
 def test_failed_portals_without_a_sync_keep_no_place(door: int) -> None:
     """There are two processes; more clients than that leave a failed statement, and no Sync."""
     left = [Raw(door) for _ in range(5)]
@@ -135,6 +138,7 @@ def test_failed_portals_without_a_sync_keep_no_place(door: int) -> None:
             raw.socket.close()
 
 
+@pytest.mark.long
 def test_types_and_nulls_count_as_what_a_client_leaves(door: int) -> None:
     with Raw(door) as raw:
         raw.ask(parse("BEGIN") + bind() + execute() + SYNC)
@@ -147,6 +151,7 @@ def test_types_and_nulls_count_as_what_a_client_leaves(door: int) -> None:
         assert b"53200" in codes[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["(show all)", "(begin)", ")"])
 def test_words_in_parentheses_are_an_error_of_syntax(client: Any, text: str) -> None:
     with pytest.raises(psycopg.Error):

@@ -17,6 +17,8 @@ from suite.sizes import examples
 
 pytest.importorskip("duckdb")
 psycopg = pytest.importorskip("psycopg")
+
+pytestmark = pytest.mark.long
 PLACES = Decimal("1e-10")
 WIDE = Context(prec=200)
 

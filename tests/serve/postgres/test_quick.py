@@ -115,6 +115,7 @@ def bound(statement: bytes, values: list[bytes | None], formats: list[int], resu
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", a_few(["long", "byte", "price", "string", "double"], 1))
 def test_messages_together_are_answered_as_one_after_the_other(address: str, table: str) -> None:
     """Random values and formats, right and wrong ones."""
@@ -164,6 +165,7 @@ def test_a_lookup_waits_for_no_process(address: str) -> None:
             assert client.execute(text, [key]).fetchall() == expected
 
 
+@pytest.mark.long
 def test_a_lookup_reads_the_newest_batch_and_the_settings_count(tmp_path: Path) -> None:
     job, port, table = WrittenCheckpoint(tmp_path / "job"), free_port(), "job.aggregate_0"
     options = ("--postgres-port", str(port), "--history", f"{table}=10")
@@ -190,6 +192,7 @@ def test_a_lookup_reads_the_newest_batch_and_the_settings_count(tmp_path: Path) 
             assert client.execute(text, ["b"]).fetchall() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "value", "oid"),
     [

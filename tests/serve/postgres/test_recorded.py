@@ -23,6 +23,8 @@ from suite.sizes import a_few
 
 pytest.importorskip("duckdb")
 psycopg = pytest.importorskip("psycopg")
+
+pytestmark = pytest.mark.long
 FOLDER = Path(__file__).parent / "recorded"
 GRAFANA, METABASE = recorded(FOLDER / "grafana.sql"), recorded(FOLDER / "metabase.sql")
 _TABLES = ("boolean", "date", "double", "integer", "long", "price", "short", "timestamp", "timestamp_ntz")
@@ -261,6 +263,7 @@ def test_metabases_session_and_the_rest_of_its_sync(ours: Any, theirs: Any, name
     assert _answer(ours, name) == _answer(theirs, name)
 
 
+@pytest.mark.long
 def test_metabase_finds_tables_that_it_may_read_and_not_write(ours: Any, theirs: Any) -> None:
     columns, rows = _answer(ours, "tables")
     assert columns == _answer(theirs, "tables")[0]

@@ -225,6 +225,7 @@ def test_the_connection_ends_and_not_the_server(door: tuple[str, int], data: byt
     assert f"\0C{state}\0".encode() in ended(door[1], data)
 
 
+@pytest.mark.long
 def test_half_a_message_ends_after_a_while(hasty: tuple[str, int]) -> None:
     pieces = (b"", startup()[:-3], startup() + b"Q\0\0\0\x10SEL")
     began = time.monotonic()

@@ -29,6 +29,8 @@ from servers.serving import wait_until_ready
 from suite.sizes import a_few
 from suite.waiting import stays, wait_until
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = 2
 ONCE = ClientSettings(tries=1)
 
@@ -186,6 +188,7 @@ def test_a_server_says_how_far_the_build_is_and_then_answers(
             assert sorted((dict(row) for row in hasty[name].scan()), key=by_page) == rows
 
 
+@pytest.mark.long
 def test_keys_of_a_job_stay_shut_until_its_tables_are_known(cell: Held, serve: Any, tmp_path: Path) -> None:
     create_beside(cell.place).storage.write("tables/counts.json", b"")
     tokens = tmp_path / "readers.json"

@@ -92,6 +92,7 @@ def test_places_are_named_by_their_folders_or_by_hand(tmp_path: Path) -> None:
     assert "OTHER=/b/x" in refused.value.hint
 
 
+@pytest.mark.long
 def test_replicas_that_wouldnt_fit_arent_built(types_pond: Path, tmp_path: Path) -> None:
     needed = check_room([str(types_pond)], 1 << 40)
     assert needed > 4096
@@ -127,6 +128,7 @@ def test_what_is_kept_is_read_from_words() -> None:
         assert refused.value.condition == "INVALID_REQUEST"
 
 
+@pytest.mark.long
 def test_what_is_kept_of_no_table_is_refused_or_told(tmp_path: Path) -> None:
     one, two = _checkpoint(tmp_path / "one" / "job", 1), _checkpoint(tmp_path / "two" / "other", 2)
     places = {"x": str(one), "y": str(two)}
@@ -158,6 +160,7 @@ def test_what_is_kept_of_no_table_is_refused_or_told(tmp_path: Path) -> None:
         assert done.stderr.startswith("[UNKNOWN_TABLE]")
 
 
+@pytest.mark.long
 def test_history_is_kept_of_one_ponds_table(serve: Any, tmp_path: Path) -> None:
     one, two = _checkpoint(tmp_path / "one" / "job", 1), _checkpoint(tmp_path / "two" / "job", 2)
     options = ("--history", "x/job.aggregate_0=10")
@@ -200,6 +203,7 @@ def test_answers_go_over_tls(workers: str, serve: Any, types_pond: Path, certifi
             assert refused.value.condition == "SERVER_UNAVAILABLE"
 
 
+@pytest.mark.long
 def test_a_certificate_that_isnt_one_is_named(types_pond: Path, tmp_path: Path) -> None:
     (tmp_path / "x.pem").write_text("x")
     for options in (("--tls-cert", str(tmp_path / "x.pem")), ("--tls-cert", "x", "--tls-key", "y")):

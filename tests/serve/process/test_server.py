@@ -91,6 +91,7 @@ def test_sigterm_answers_what_runs_and_then_ends_well(serve: Any, types_pond: Pa
         assert server.wait(60) == 0
 
 
+@pytest.mark.long
 def test_an_idle_server_ends_at_once_also_with_open_connections(serve: Any, types_pond: Path) -> None:
     with serve(types_pond) as (address, server), httpx.Client(base_url=address, timeout=60) as client:
         client.get("/livez")
@@ -98,6 +99,7 @@ def test_an_idle_server_ends_at_once_also_with_open_connections(serve: Any, type
         assert server.wait(60) == 0  # it gives a request that runs longer than this
 
 
+@pytest.mark.long
 def test_what_cant_be_read_is_said_by_readiness_and_each_read_while_others_are_answered(serve: Any, tmp_path: Path) -> None:
     pond = tmp_path / "pond"
     shutil.copytree(GOLDEN / "types", pond)
@@ -155,6 +157,7 @@ def _wait_for_table(client: httpx.Client, table: str) -> None:
     wait_until(lambda: client.get(f"/tables/{table}").status_code == 200, f"the table {table}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", a_few(["1", "2"], 1))
 def test_a_hangup_has_tokens_and_certificate_read_again_and_ends_nothing(workers: str, types_pond: Path, tmp_path: Path) -> None:
     """The server leads its own session, without a terminal, as daemons do."""
@@ -233,7 +236,7 @@ def test_a_hangup_has_the_file_of_options_read_again(workers: int, types_pond: P
 
 @pytest.mark.parametrize(
     ("number", "workers"),
-    a_few([(signal.SIGTERM, "1"), (signal.SIGTERM, "2"), (signal.SIGINT, "2"), (signal.SIGINT, "1")], 2),
+    a_few([(signal.SIGTERM, "1"), (signal.SIGTERM, "2"), (signal.SIGINT, "2"), (signal.SIGINT, "1")], 1),
 )
 def test_a_server_says_by_which_signal_it_ends(number: int, workers: str, types_pond: Path, tmp_path: Path) -> None:
     with (
@@ -245,6 +248,7 @@ def test_a_server_says_by_which_signal_it_ends(number: int, workers: str, types_
     assert (tmp_path / "err").read_text().count(f"server.ends signal={signal.Signals(number).name}") == 1
 
 
+@pytest.mark.long
 def test_a_hangup_ends_a_server_whose_terminal_is_gone(types_pond: Path, tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
@@ -264,7 +268,8 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("is_followed", [pytest.param(True, marks=pytest.mark.long), False], ids=["all go on", "all are killed"])
+@pytest.mark.long
+@pytest.mark.parametrize("is_followed", [True, False], ids=["all go on", "all are killed"])
 def test_a_killed_parent_leaves_no_folder(is_followed: bool, types_pond: Path, tmp_path: Path, temporary: Path) -> None:
     """The server's processes remove the folder at their end; if they were killed too, the next server removes it."""
     with serving(types_pond, "--workers", "2", home=tmp_path / "home", TMPDIR=str(temporary)) as (_, server):

@@ -32,6 +32,8 @@ from soak.processes import children, listens
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.waiting import stays, wait_until
 
+pytestmark = pytest.mark.long
+
 TABLE = "job.aggregate_0"
 ROWS = {f"p{n:03}": n for n in range(200)}
 WORKERS = 3

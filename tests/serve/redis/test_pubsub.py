@@ -238,6 +238,7 @@ def test_subscriptions_of_a_connection_and_of_a_client_are_bounded(job: Job) -> 
             opened.append(subscription)
 
 
+@pytest.mark.long
 def test_who_doesnt_read_loses_the_connection_and_others_dont_wait(job: Job) -> None:
     with socket.create_connection(("127.0.0.1", job.port), timeout=30) as silent, redis_client(job.port) as client:
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -304,6 +305,7 @@ def test_tokens_open_their_tables(tmp_path: Path) -> None:
             each.close()
 
 
+@pytest.mark.long
 def test_a_table_without_history_says_so(tmp_path: Path) -> None:
     with serving_job(tmp_path, history=False) as job, redis_client(job.port) as client:
         with client.pubsub() as subscription:

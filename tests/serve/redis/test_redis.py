@@ -247,6 +247,7 @@ def test_the_connection_ends_and_not_the_server(ports: tuple[str, int], data: by
             assert reply == b""
 
 
+@pytest.mark.long
 def test_half_a_command_ends_after_a_while(ports: tuple[str, int]) -> None:
     with socket.create_connection(("127.0.0.1", ports[1]), timeout=20) as connection:
         connection.sendall(b"*2\r\n$3\r\nGET\r\n$5\r\nab")
@@ -256,6 +257,7 @@ def test_half_a_command_ends_after_a_while(ports: tuple[str, int]) -> None:
         assert time.monotonic() - began > 1
 
 
+@pytest.mark.long
 def test_replies_that_nobody_reads_end_the_connection(ports: tuple[str, int]) -> None:
     with socket.create_connection(("127.0.0.1", ports[1]), timeout=30) as connection, redis_client(ports[1]) as other:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -270,6 +272,7 @@ def test_replies_that_nobody_reads_end_the_connection(ports: tuple[str, int]) ->
             send_on()
 
 
+@pytest.mark.long
 def test_more_connections_than_a_client_may_have_end_idle_ones(ports: tuple[str, int]) -> None:
     opened = [socket.create_connection(("127.0.0.1", ports[1]), timeout=20) for _ in range(60)]
     try:
@@ -281,6 +284,7 @@ def test_more_connections_than_a_client_may_have_end_idle_ones(ports: tuple[str,
             connection.close()
 
 
+@pytest.mark.long
 def test_noise_doesnt_end_the_server(ports: tuple[str, int]) -> None:
     draw = random.Random(11)
     whole = [
@@ -306,6 +310,7 @@ def test_noise_doesnt_end_the_server(ports: tuple[str, int]) -> None:
     assert "INTERNAL_ERROR" not in httpx.get(f"{ports[0]}/metrics", timeout=60).text
 
 
+@pytest.mark.long
 def test_on_a_shard_no_row_of_another_one_is_said_not_to_exist(golden: Callable[[str], Any], tmp_path: Path) -> None:
     """Compiled code answers plain GETs in a pipeline, but can't tell of a row that isn't there whether it lies elsewhere."""
     checkpoint, draw, port = golden("spark-4.3/transform-variables-rocksdb-changelog").checkpoint, random.Random(8), free_port()

@@ -15,7 +15,7 @@ from servers.ports import free_port
 from servers.redis_clients import redis_client
 from servers.serving import serving, wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
-from suite.sizes import examples
+from suite.sizes import a_few, examples
 from suite.waiting import wait_until
 
 redis = pytest.importorskip("redis")
@@ -45,7 +45,7 @@ def port(job: WrittenCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> It
         yield port
 
 
-@pytest.fixture(params=[2, 3])
+@pytest.fixture(params=a_few([2, 3], 1))
 def client(port: int, request: pytest.FixtureRequest) -> Iterator[Any]:
     with redis_client(port, protocol=request.param) as opened:
         yield opened
@@ -71,7 +71,7 @@ def test_the_default_pipeline_of_redis_py_reads_one_batch(client: Any, table: st
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for turn in range(examples(60, 400)):
+        for turn in range(examples(400, 60)):
             with client.pipeline() as pipe:
                 for key in KEYS:
                     pipe.get(f"{table}:{key}")

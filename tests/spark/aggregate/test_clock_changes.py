@@ -47,7 +47,7 @@ def span(resolution: str, at: dt.datetime, zone: ZoneInfo) -> tuple[dt.datetime,
     return begins[0].astimezone(dt.UTC), begins[1].astimezone(dt.UTC)
 
 
-@pytest.mark.parametrize(("zone", "change"), a_few(CHANGES, 1), indirect=["zone"])
+@pytest.mark.parametrize(("zone", "change"), a_few(CHANGES, 0), indirect=["zone"])
 def test_buckets_are_kept_for_as_long_as_readers_expect_when_clocks_change(spark, tmp_path: Path, zone, change) -> None:
     random_, folder = random.Random(str(change)), tmp_path / "in"
     folder.mkdir()

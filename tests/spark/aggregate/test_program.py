@@ -62,6 +62,7 @@ def run(program: str, source: Any) -> Any:
     return found["aggregated"]
 
 
+@pytest.mark.long
 def test_what_is_printed_is_the_same_query(spark, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     draw = random.Random(5)
     folder = tmp_path / "in"

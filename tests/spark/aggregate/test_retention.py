@@ -28,7 +28,7 @@ def _start(spark, aggregate, folder: Path, pond: Path) -> millpond.Job:
     return millpond.start(aggregate, source, pond=pond, trigger="available-now")
 
 
-@pytest.mark.parametrize("change", a_few(CHANGES, 1))
+@pytest.mark.parametrize("change", a_few(CHANGES, 0))
 def test_buckets_are_kept_for_another_time_and_stay_one_row(spark, tmp_path: Path, change: dict[str, int | None]) -> None:
     draw = random.Random(str(change))
     files = examples(24, fewest=6)

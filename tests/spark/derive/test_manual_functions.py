@@ -16,6 +16,7 @@ from millpond.errors import MillpondError
 from millpond.spark.derive.expression import NotExpressible
 from oracles.catalyst import Catalyst, SparkFailed, form
 from random_queries.functions import AGGREGATES
+from suite.sizes import a_few
 
 ROOT = Path(__file__).parents[3]
 PARTS = 48
@@ -73,7 +74,7 @@ def outcome(catalyst: Catalyst, text: str, column: str) -> tuple[str, str]:
     return "computed", ""
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, PARTS))])
+@pytest.mark.parametrize("part", a_few(range(PARTS), 0))
 def test_the_manuals_own_examples_give_what_spark_gives(spark, catalyst, part):
     wrong = []
     for function in scalar_functions(spark)[part::PARTS]:
@@ -93,6 +94,7 @@ def test_the_manuals_own_examples_give_what_spark_gives(spark, catalyst, part):
     assert wrong == []
 
 
+@pytest.mark.long
 def test_less_than_a_twentieth_of_the_functions_is_refused(spark):
     from spark.derive.test_aggregate_functions import FUNCTIONS
 

@@ -23,11 +23,11 @@ from millpond.scalar.text.java_text import java_text
 from millpond.scalar.text.letters import lower, upper
 from millpond.spark.derive.expression import NotExpressible
 from oracles.catalyst import Catalyst, SparkFailed, form
-from suite.sizes import a_few
+from suite.sizes import a_few, examples
 
 SEED = int(os.environ.get("MILLPOND_SCALAR_SEED", "20261122"))
 NESTED = int(os.environ.get("MILLPOND_SCALAR_NESTED", "25"))
-ROWS = int(os.environ.get("MILLPOND_SCALAR_ROWS", "120"))
+ROWS = int(os.environ.get("MILLPOND_SCALAR_ROWS", str(examples(120, 50))))
 ZONES = ("America/New_York", "Africa/Monrovia", "Australia/Lord_Howe", "UTC", "Asia/Kolkata", "+05:30")
 SETTINGS = [(zone, ansi) for zone in ZONES for ansi in ("true", "false")]
 

@@ -230,6 +230,7 @@ def test_models_share_a_type_and_others_run_in_their_shadow(spark: SparkSession,
         assert usage["r"] + usage["r/b"] + usage["r/c"] == 3000
 
 
+@pytest.mark.long
 def test_a_record_that_cant_be_scored_is_an_error_row(spark: SparkSession, tmp_path: Path) -> None:
     run = ModelJob(spark, tmp_path, inputs=["a"])
     millpond.publish_model(run.models, logarithm(), name="log", type="r")

@@ -193,6 +193,7 @@ def job_declared(job: Running) -> millpond.Aggregate:
     return declare(**job.options)
 
 
+@pytest.mark.long
 def test_the_command_shows_and_repairs(spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also: what a longer retention lacks is computed anew, and dead letters that count now go."""
     folder, pond = tmp_path / "in", tmp_path / "pond"

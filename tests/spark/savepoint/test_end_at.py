@@ -11,6 +11,7 @@ import pytest
 import millpond
 from inputs.event_file import write_event_file
 from millpond.savepoint.manage.tar import export_savepoint, import_savepoint
+from suite.sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.spark
 FILES = 26
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", a_few([1, 2, 3], 0))
 def test_both_have_read_the_same_files(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """The copy's log of files goes on over a compaction, and the copy reads on afterwards, each file once."""
     from pyspark.sql import functions as sf

@@ -124,6 +124,7 @@ def test_a_job_in_rocksdb_is_rescaled_and_goes_on(spark: SparkSession, folder: P
         assert all(list(path.glob("*.zip")) for path in stores)
 
 
+@pytest.mark.long
 def test_a_job_with_a_file_sink_is_rolled_back(spark: SparkSession, folder: Path) -> None:
     """Then it reads another input than before, and its sink has each row of its own history once."""
 

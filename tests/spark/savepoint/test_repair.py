@@ -115,7 +115,7 @@ def test_nothing_is_wrong_while_a_job_runs(spark: SparkSession, tmp_path: Path, 
     assert job.looks > FIRST
 
 
-@pytest.mark.parametrize("name", a_few(NAMES, 1, long=0))
+@pytest.mark.parametrize("name", a_few(NAMES, 0, long=1))
 def test_what_breaks_in_the_field(jobs: dict[str, Written], tmp_path: Path, name: str) -> None:
     job = jobs[name]
     every = field_breakages(job.checkpoint)

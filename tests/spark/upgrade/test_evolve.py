@@ -149,6 +149,7 @@ def _comparable(value: Any) -> Any:
     return value.timestamp() if isinstance(value, dt.datetime) else value
 
 
+@pytest.mark.long
 def test_what_only_a_new_job_can_do_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     job = Upgrade(spark, tmp_path, 1)
     job.feed(range(BEGIN))
@@ -207,7 +208,7 @@ def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 KEYS = [(["k", "small"], ["k"]), (["k", "small"], ["small"]), (["k", "small", "word"], ["word", "k"]), (["k"], [])]
 
 
-@pytest.mark.parametrize(("keys", "fewer", "provider"), a_few([(*keys, p) for keys in KEYS for p in PROVIDERS], 1, long=2))
+@pytest.mark.parametrize(("keys", "fewer", "provider"), a_few([(*keys, p) for keys in KEYS for p in PROVIDERS], 0, long=3))
 def test_a_key_loses_columns(spark: SparkSession, tmp_path: Path, keys: list[str], fewer: list[str], provider: str) -> None:
     draw = random.Random(f"{keys} {fewer} {provider}")
     job = Upgrade(spark, tmp_path, draw.randrange(1000))

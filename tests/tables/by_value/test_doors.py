@@ -19,6 +19,8 @@ from millpond.errors import MillpondError
 from servers.serving import serving, wait_until_ready
 from suite.sizes import a_few
 
+pytestmark = pytest.mark.long
+
 NAMES = ["long", "double", "wide_decimal", "timestamp", "boolean", "string"]
 
 

@@ -27,6 +27,7 @@ except MillpondError as refused:
 """
 
 
+@pytest.mark.long
 def test_a_full_disk(tmp_path: Path) -> None:
     if library() is None:
         pytest.skip("without the compiled library, rows are sorted in memory")

@@ -447,6 +447,7 @@ def test_a_pond_a_table_and_a_first_batch_that_arent_there_yet_are_waited_for(tm
         thread.join()
 
 
+@pytest.mark.long
 def test_a_table_whose_first_batch_isnt_there_is_waited_for(tmp_path: Path, home: str) -> None:
     checkpoint = WrittenCheckpoint(tmp_path / "ck")
     folder = create_beside(tmp_path / "ck")
@@ -461,6 +462,7 @@ def test_a_table_whose_first_batch_isnt_there_is_waited_for(tmp_path: Path, home
         assert row.batch == 0
 
 
+@pytest.mark.long
 def test_a_table_whose_checkpoint_isnt_begun_is_waited_for(tmp_path: Path, home: str) -> None:
     pond_dir = tmp_path / "pond"
     folder = create_job(pond_dir, "late", tmp_path / "ck")

@@ -166,6 +166,7 @@ def pages(read: Callable[..., millpond.Rows], *key: Any, limit: int, **question:
 # ---------------------------------------------------------------- tables of every operator
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "cell", sorted(p.name for p in (Path(__file__).parents[2] / "golden" / "spark-4.3").iterdir() if (p / "checkpoint").is_dir())
 )
@@ -350,6 +351,7 @@ def test_a_batch_that_isnt_kept_any_more_is_told(tmp_path: Path, home: str) -> N
         assert [row["v"] for row in pond[TABLE].scan(token=tokens[-1])] == [3, 0]
 
 
+@pytest.mark.long
 def test_many_readers_page_through_one_batch_each_while_batches_are_applied(tmp_path: Path, home: str) -> None:
     checkpoint = WrittenCheckpoint(tmp_path / "ck")
     keys = [f"k{n:02}" for n in range(20)]
