@@ -11,7 +11,7 @@ READY := .venv/installed
 # Some images forbid Python to keep what it has compiled.  The tests start hundreds of processes, each of which would compile all again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all machine lint docs fast spark faults long long-fast long-spark long-faults every kills outage soak chaos savepoints random fuzz java clean
+.PHONY: help demo test test-all machine lint types style docs fast spark faults long long-fast long-spark long-faults every kills outage soak chaos savepoints random fuzz java clean
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -34,10 +34,15 @@ test-all: test long ## Those, and the long ones: at most an hour more
 machine: $(READY)
 	@PYTHONPATH=tests $(BIN)/python -m suite.machine
 
-lint: $(READY) docs ## Style, types, layers and the manual
+lint: $(READY) ## Style, types, layers and the manual
+	@$(MAKE) --no-print-directory -j 3 types docs style
+
+types: $(READY)
+	$(BIN)/mypy
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/mdformat --check README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md benchmarks/README.md tests/README.md tests/golden/VERSIONS.md docs
 
@@ -53,10 +58,10 @@ WRITTEN := --result benchmarks/results/long.json
 
 # Many of its tests wait for servers, so that three processes fill two cores.
 fast: machine ## Tests that need no Spark
-	$(call group,fast,not spark and not faults and not long,7,3)
+	$(call group,fast,not spark and not faults and not long,6,3)
 
 spark: java machine ## Tests against live Spark jobs
-	$(call group,spark,spark and not faults and not long,6,2)
+	$(call group,spark,spark and not faults and not long,5,2)
 
 faults: java machine ## Tests that kill processes
 	$(call group,faults,faults and not long,2,2)
@@ -64,7 +69,7 @@ faults: java machine ## Tests that kill processes
 long: java long-fast long-faults long-spark ## The long tests: every cell both ways, the soak, 150 random queries, sanitizers
 
 long-fast: machine
-	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,7,2,$(WRITTEN))
+	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,20,3,$(WRITTEN))
 
 long-spark: java machine
 	$(call group,long-spark,long and spark and not faults,40,2,$(WRITTEN))

@@ -67,6 +67,7 @@ def test_the_last_page_is_the_last_by_time_in_whatever_order_rows_come(example) 
     assert tester.peekMapState("pages", "h")[("/first",)] == (2,)
 
 
+@pytest.mark.long
 def test_a_request_without_a_page_is_no_visit(on_rocksdb, example, tmp_path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SMALL, LONG = 5, 40
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("provider", "count"),
     [

@@ -217,6 +217,7 @@ def test_spark_reads_plain_and_gzip_alike_in_streams_and_in_batch_queries(spark:
         assert sum(row.bytes for row in of_file if not row.error) == sum(range(40))
 
 
+@pytest.mark.long
 def test_a_restart_goes_on_at_the_line_where_the_last_run_ended(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text(text(10))

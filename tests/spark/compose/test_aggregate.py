@@ -60,6 +60,7 @@ def rows_of(frame):
     return sorted(map(repr, frame.collect()))
 
 
+@pytest.mark.long
 def test_an_aggregate_over_changes_is_that_over_the_rows(spark, tmp_path):
     from pyspark.sql import functions as F
 

@@ -28,6 +28,7 @@ ANN = "ann-of-the-marker"
 KEYED = [name for name in NAMES if not any(word in name for word in ("limit", "keyless"))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("provider", "changelog"),
     [
