@@ -170,4 +170,11 @@ def test_a_transaction_has_bounds(client: Any, table: str) -> None:
         run(*[("ECHO", "x" * 150_000)] * 2)
     with pytest.raises(redis.exceptions.ResponseError, match="may watch 10000 keys"), client.pipeline() as pipe:
         pipe.watch(*[f"{n}" for n in range(10_001)])
+    with client.pipeline() as pipe:
+        for _ in range(2):
+            pipe.watch("a" * 150_000)
+        with pytest.raises(redis.exceptions.ResponseError, match="and 200000 bytes"):
+            pipe.watch("b" * 150_000)
+        pipe.unwatch()
+        pipe.watch("b" * 150_000)
     assert client.ping()

@@ -52,7 +52,7 @@ class Transaction:
     """What a connection has queued and watches.
 
     most:        how many commands may be queued, and how many keys watched
-    most_bytes:  of all their words
+    most_bytes:  of all words of these commands, and of all these keys
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
@@ -61,6 +61,7 @@ class Transaction:
         self._bytes = 0
         self._is_broken = False
         self._watched: dict[bytes, bytes] = {}
+        self._watched_bytes = 0
 
     @property
     def is_open(self) -> bool:
@@ -69,7 +70,8 @@ class Transaction:
 
     def clear(self) -> None:
         """Forget all of it."""
-        self.queued, self._bytes, self._is_broken, self._watched = None, 0, False, {}
+        self.queued, self._bytes, self._is_broken = None, 0, False
+        self.unwatch()
 
     def begin(self) -> Reply:
         """MULTI."""
@@ -108,16 +110,17 @@ class Transaction:
         """
         if self.queued is not None:
             return Error("ERR WATCH inside MULTI is not allowed")
-        if len({*self._watched, *keys}) > self._most:
-            return Error(f"ERR A connection may watch {self._most} keys")
-        for key in keys:
-            if key not in self._watched:
-                self._watched[key] = _digest(read(key))
+        new = [key for key in dict.fromkeys(keys) if key not in self._watched]
+        new_bytes = sum(map(len, new))
+        if len(self._watched) + len(new) > self._most or self._watched_bytes + new_bytes > self._most_bytes:
+            return Error(f"ERR A connection may watch {self._most} keys and {self._most_bytes} bytes")
+        self._watched.update((key, _digest(read(key))) for key in new)
+        self._watched_bytes += new_bytes
         return OK
 
     def unwatch(self) -> Reply:
         """UNWATCH."""
-        self._watched = {}
+        self._watched, self._watched_bytes = {}, 0
         return OK
 
     def run(self, read: Callable[[bytes], Reply], answer: Callable[[list[bytes]], Reply], protocol: int, most_bytes: int) -> Reply:
