@@ -28,7 +28,7 @@ demo: java ## Run the main job and show queries being answered while it runs
 
 test: java machine lint fast spark faults ## All kinds of tests, small: about fifteen minutes on two cores
 
-test-all: test long ## Those, and the long ones: at most an hour more
+test-all: test long ## Those, and the long ones: an hour or more
 
 # Says in one line what the tests would miss on this machine, before any of them runs.
 machine: $(READY)

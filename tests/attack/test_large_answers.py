@@ -26,7 +26,6 @@ ROWS = 20_000
 MIB = 150
 
 
-@pytest.mark.long
 def test_many_large_answers_at_once_are_made_a_few_at_a_time(attacked: Attacked) -> None:
     victim = attacked("--max-large-answers", "2", "--max-seconds", "120")
     statuses: list[Any] = []

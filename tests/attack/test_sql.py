@@ -22,7 +22,7 @@ from attack.victim import Victim
 from servers.serving import serving
 from servers.sockets import is_read
 from spark_files.checkpoint import WrittenCheckpoint
-from suite.sizes import a_few, examples
+from suite.sizes import examples
 from suite.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -107,7 +107,7 @@ def bounded_processes(victim: Victim) -> Iterator[None]:
     assert many <= 3 + 3, "one that ends may still be there when the next has begun"
 
 
-@pytest.mark.parametrize("statement", a_few(GREEDY, 2))
+@pytest.mark.parametrize("statement", GREEDY)
 def test_no_statement_takes_more_memory_than_it_may(attacked: Attacked, statement: str) -> None:
     victim = attacked(*OPTIONS)
     with victim.watched(mib=SERVER_MIB), bounded_processes(victim):
@@ -117,7 +117,6 @@ def test_no_statement_takes_more_memory_than_it_may(attacked: Attacked, statemen
     assert ask(victim, COUNT).json()["rows"] == [{"n": 20000}]
 
 
-@pytest.mark.long
 def test_many_greedy_statements_at_once_leave_others_alone(attacked: Attacked) -> None:
     victim = attacked(*OPTIONS)
     conditions: list[str] = []
@@ -140,7 +139,6 @@ def test_many_greedy_statements_at_once_leave_others_alone(attacked: Attacked) -
     assert ask(victim, COUNT).status_code == 200
 
 
-@pytest.mark.long
 def test_a_slow_reader_keeps_one_process_and_no_memory(attacked: Attacked) -> None:
     victim = attacked(*OPTIONS)
     body = json.dumps({"statement": "SELECT repeat('x', 1000) AS x FROM range(100000)"}).encode()
@@ -163,7 +161,6 @@ def test_a_slow_reader_keeps_one_process_and_no_memory(attacked: Attacked) -> No
     assert ask(victim, COUNT).status_code == 200
 
 
-@pytest.mark.long
 def test_clients_that_leave_end_their_statements(attacked: Attacked) -> None:
     victim = attacked(*LASTING)
     body = json.dumps({"statement": ENDLESS}).encode()
@@ -209,7 +206,6 @@ def _busy(victim: Victim, before: dict[int, float]) -> int:
     return next((pid for pid in children(victim.pid) if cpu_seconds(pid) - before.get(pid, 1.5) > 0.3), 0)
 
 
-@pytest.mark.long
 def test_a_process_that_obeys_no_interrupt_is_killed_in_time(attacked: Attacked) -> None:
     victim = attacked(*OPTIONS)
     assert ask(victim, COUNT).status_code == 200
@@ -221,7 +217,6 @@ def test_a_process_that_obeys_no_interrupt_is_killed_in_time(attacked: Attacked)
     assert ask(victim, COUNT).status_code == 200
 
 
-@pytest.mark.long
 def test_a_server_that_is_killed_leaves_no_process(job: WrittenCheckpoint, tmp_path: Path) -> None:
     with serving(job.path, *LASTING, home=tmp_path / "home") as (address, server):
         victim = Victim(address, server.pid)

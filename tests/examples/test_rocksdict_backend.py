@@ -23,7 +23,6 @@ from millpond.settings import Retention
 from millpond.testing import BackendContract
 from spark_files.checkpoint import WrittenCheckpoint
 from spark_files.golden import CELLS
-from suite.sizes import a_few
 
 pytestmark = pytest.mark.long
 
@@ -48,7 +47,7 @@ class TestRocksdict(BackendContract):
         return choose_backend("rocksdict").open(path, self.settings)
 
 
-@pytest.mark.parametrize("cell", a_few(CELLS_OF_NOW, 3))
+@pytest.mark.parametrize("cell", CELLS_OF_NOW)
 def test_a_replica_in_it_equals_one_in_memory_at_every_batch(golden: Callable[[str], Any], tmp_path: Path, cell: str) -> None:
     copy = golden(cell)
     if (copy.source / "definition.json").exists():
@@ -79,7 +78,6 @@ def changes_of(table: millpond.Table) -> Any:
         return error.condition
 
 
-@pytest.mark.long
 def test_a_server_keeps_its_replicas_in_it_and_other_processes_are_told(tmp_path: Path, installed: Path) -> None:
     job = WrittenCheckpoint(tmp_path / "job")
     job.plan([("a", 1), ("b", 2)], snapshot=False)

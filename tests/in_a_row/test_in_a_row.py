@@ -12,18 +12,10 @@ from in_a_row.row import ROWS, Row, expected
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 # `make savepoints` makes 200 of each provider.
-SMALL, LONG = 5, 40
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("provider", "count"),
-    [
-        ("changelog", SMALL),
-        *(pytest.param(provider, LONG, marks=pytest.mark.long) for provider in ("hdfs", "snapshots")),
-    ],
-)
+@pytest.mark.parametrize(("provider", "count"), [("changelog", 10), ("hdfs", 40), ("snapshots", 40)])
 def test_savepoints_in_a_row_all_restore(spark: SparkSession, tmp_path: Path, provider: str, count: int) -> None:
     row = Row(spark, tmp_path, provider)
     row.run(count, every=count)

@@ -115,7 +115,6 @@ def test_what_is_no_place_is_refused(sharded: Any, whole: Any, servers: list[Sha
         assert condition_of(lambda: pond[job.table].changes(token)) in ("INVALID_TOKEN", "HISTORY_GONE")
 
 
-@pytest.mark.long
 def test_a_shard_that_was_built_again_elsewhere_isnt_taken_for_the_same(
     sharded: Any, whole: Any, servers: list[ShardServer], job: Job, tmp_path: Path
 ) -> None:
@@ -137,7 +136,6 @@ def test_a_shard_that_was_built_again_elsewhere_isnt_taken_for_the_same(
     assert list(sharded.changes(token)) == list(whole.changes(sharded.count().batch - 1))
 
 
-@pytest.mark.long
 def test_a_router_streams_changes(sharded: Any, whole: Any, servers: list[ShardServer], job: Job) -> None:
     for _ in range(4):
         job.commit()
@@ -169,7 +167,6 @@ def test_a_router_streams_changes(sharded: Any, whole: Any, servers: list[ShardS
         assert httpx.get(path, params={"_batch": 1}, timeout=60).json()["error"]["condition"] == "INVALID_REQUEST"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("cell", a_few(CELLS_OF_NOW, 0, 12))
 def test_changes_of_every_batch_of_a_golden_checkpoint(golden: Callable[[str], Any], tmp_path: Path, cell: str) -> None:
     copy, draw = golden(cell), random.Random(cell)

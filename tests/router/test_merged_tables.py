@@ -135,7 +135,6 @@ def both(sharded: ShardedPond, whole: millpond.Pond) -> Both:
     return Both(sharded, whole)
 
 
-@pytest.mark.long
 def test_reads_by_every_index_are_in_the_order_of_the_whole(both: Both, indexes: dict[str, list[tuple[str, ...]]]) -> None:
     compared = 0
     for name, some in indexes.items():
@@ -157,7 +156,6 @@ def test_reads_by_every_index_are_in_the_order_of_the_whole(both: Both, indexes:
     assert both.say(BUCKETS, "range", by=indexes[BUCKETS][0], token="x") == "INVALID_TOKEN"
 
 
-@pytest.mark.long
 def test_totals_and_series_of_every_function_are_those_of_the_whole(both: Both) -> None:
     draw = random.Random(1)
     times = sorted({row["bucket_start"] for row in both.whole[BUCKETS].scan() if row["bucket_start"] is not None})
@@ -176,7 +174,6 @@ def test_totals_and_series_of_every_function_are_those_of_the_whole(both: Both) 
     assert both.say(SALTED, "total", page="/") == "INVALID_REQUEST"
 
 
-@pytest.mark.long
 def test_rows_in_parts_are_those_of_the_whole(both: Both) -> None:
     whole = both.whole
     in_parts = [name for name in whole.tables() if whole[name].definition.parts is not None]
@@ -257,7 +254,6 @@ def test_what_shards_dont_answer_by_sql_is_refused(both: Both) -> None:
     assert both.sharded.sql(joined).rows() == both.whole.sql(joined).rows()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_every_batch_in_random_shards_is_that_of_the_whole(tmp_path: Path, seed: int) -> None:
     draw, folder = random.Random(seed), tmp_path / "pond"
@@ -397,7 +393,6 @@ def test_questions_for_stored_rows_are_bounded(urls: list[str]) -> None:
     assert httpx.post(path, json={"bounds": {"shard": SHARDS[0]}}, timeout=60).json()["error"]["condition"] == "OTHER_SHARD"
 
 
-@pytest.mark.long
 def test_while_a_copy_is_there_no_read_is_refused_and_without_one_none_is_answered(tmp_path: Path) -> None:
     draw, folder = random.Random(3), tmp_path / "pond"
     shutil.copytree(GOLDEN / "merged", folder)
@@ -464,7 +459,6 @@ def test_while_a_copy_is_there_no_read_is_refused_and_without_one_none_is_answer
         assert refused.value.condition in gone
 
 
-@pytest.mark.long
 def test_shards_of_two_batches_give_no_answer_until_they_have_one(tmp_path: Path) -> None:
     ahead, lags = tmp_path / "ahead", tmp_path / "lags"
     for folder in (ahead, lags):

@@ -184,7 +184,6 @@ def test_each_answer_is_of_one_batch_while_batches_commit(tmp_path: Path) -> Non
 
 
 @pytest.mark.faults
-@pytest.mark.long
 def test_a_killed_copy_is_replaced_by_the_other_one_without_a_refusal(tmp_path: Path) -> None:
     job, draw = Committing(tmp_path / "job", 4, 0.05), random.Random(5)
     kills: list[str] = []
@@ -211,7 +210,6 @@ def test_a_killed_copy_is_replaced_by_the_other_one_without_a_refusal(tmp_path: 
 
 
 @pytest.mark.faults
-@pytest.mark.long
 def test_delays_and_cut_connections_change_no_answer(tmp_path: Path) -> None:
     """The links of a shard's copies are never down together; each of them loses, cuts and delays."""
     # Six servers share this machine's cores: they must keep up with the batches.

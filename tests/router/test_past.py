@@ -38,7 +38,7 @@ def sharded(servers: list[ShardServer], whole: millpond.Pond, job: Job) -> Itera
         yield pond
 
 
-@pytest.fixture(scope="module", params=[pytest.param("client", marks=pytest.mark.long), "router"])
+@pytest.fixture(scope="module", params=[pytest.param("client"), "router"])
 def asked(request: pytest.FixtureRequest, sharded: Any, servers: list[ShardServer]) -> Iterator[Any]:
     """The shards, asked by a client that routes and through a router."""
     if request.param == "client":
@@ -127,7 +127,6 @@ STATEMENTS = (
 )
 
 
-@pytest.mark.long
 def test_statements_over_earlier_batches(asked: Any, whole: millpond.Pond, job: Job) -> None:
     draw, newest = random.Random(6), int(whole[job.table].count().batch)
     committed = {v.batch: v.committed_ms for v in whole[job.table].history(k="each")}
@@ -217,7 +216,6 @@ def streaming(url: str, **query: str) -> Iterator[Iterator[tuple[str, str, Any]]
         yield events()
 
 
-@pytest.mark.long
 def test_a_router_streams_the_changes_of_a_statement(
     sharded: Any, servers: list[ShardServer], whole: millpond.Pond, job: Job
 ) -> None:
@@ -240,7 +238,6 @@ def test_a_router_streams_the_changes_of_a_statement(
         assert refused == "INVALID_STATEMENT"
 
 
-@pytest.mark.long
 def test_history_begins_where_all_shards_have_it(
     sharded: Any, servers: list[ShardServer], whole: millpond.Pond, job: Job, tmp_path: Path
 ) -> None:

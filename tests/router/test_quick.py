@@ -228,7 +228,6 @@ def test_a_reader_reads_only_what_it_may_as_often_as_it_may(servers: list[ShardS
     run(ask)
 
 
-@pytest.mark.long
 def test_copies_that_hang_or_end_or_come_back_change_no_answer(servers: list[ShardServer]) -> None:
     """No lookup is left to the slow way while a copy answers."""
 

@@ -68,7 +68,6 @@ def condition(url: str, path: str, token: str, **headers: str) -> str:
         return found
 
 
-@pytest.mark.long
 def test_each_client_has_its_share_of_streams_and_waits_and_gets_it_back(urls: list[str], job: Job, tmp_path: Path) -> None:
     tokens, path = tmp_path / "readers.json", f"/tables/{job.table}/changes"
     greedy, modest = (add_token(tokens, name, tables=["*"]) for name in ("greedy", "modest"))
@@ -105,7 +104,6 @@ def test_each_client_has_its_share_of_streams_and_waits_and_gets_it_back(urls: l
                 assert stays.fileno() >= 0
 
 
-@pytest.mark.long
 def test_requests_that_wait_for_changes_are_counted(urls: list[str], job: Job, tmp_path: Path) -> None:
     tokens, path = tmp_path / "readers.json", f"/tables/{job.table}/changes?_wait_seconds="
     greedy, modest = (add_token(tokens, name, tables=["*"]) for name in ("greedy", "modest"))
@@ -136,7 +134,6 @@ def drain(selector: selectors.BaseSelector) -> list[socket.socket]:
     return found  # type: ignore[return-value]
 
 
-@pytest.mark.long
 def test_requests_that_wait_for_a_bound_have_no_thread(urls: list[str], job: Job, tmp_path: Path) -> None:
     """However many wait, others are answered; and a client has its share of waits."""
     tokens = tmp_path / "readers.json"
@@ -210,7 +207,6 @@ def to_the_end(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
-@pytest.mark.long
 def test_all_that_wait_for_changes_at_one_place_share_them(job: Job, urls: list[str]) -> None:
     path = f"/tables/{job.table}/changes"
     with routing(*urls) as url, ExitStack() as opened:

@@ -83,7 +83,7 @@ def checkpoint_of(request: pytest.FixtureRequest, cell: str | None) -> Path:
     [
         ("evolve", None),
         ("edit", "counts-rocksdb-changelog"),
-        *(pytest.param("edit", cell, marks=pytest.mark.long) for cell in (None, "counts-rocksdb-format2")),
+        *(pytest.param("edit", cell) for cell in (None, "counts-rocksdb-format2")),
         pytest.param("redistribute", WAITING, marks=[pytest.mark.long, pytest.mark.spark]),
     ],
 )
@@ -220,8 +220,8 @@ def test_an_imported_savepoint_is_whole_or_incomplete(job: WrittenCheckpoint, tm
     [
         ("repair", "counts-hdfs"),
         ("restore", "counts-rocksdb-changelog"),
-        pytest.param("repair", "counts-rocksdb-changelog", marks=pytest.mark.long),
-        pytest.param("restore", "counts-hdfs", marks=pytest.mark.long),
+        pytest.param("repair", "counts-rocksdb-changelog"),
+        pytest.param("restore", "counts-hdfs"),
     ],
 )
 def test_a_new_checkpoint_is_whole_or_refused(golden: Callable, tmp_path: Path, command: str, cell: str) -> None:
@@ -273,7 +273,6 @@ def remove(target: Path) -> None:
     shutil.rmtree(f"{target}.millpond", ignore_errors=True)
 
 
-@pytest.mark.long
 def test_an_archive_from_which_batches_go_has_all_others(job: WrittenCheckpoint, tmp_path: Path) -> None:
     """Two generations; of the older one all goes, of the newer one a part.  What is killed is finished by the next run."""
     archiver, expected = Archiver(job.path, tmp_path / "archive"), {}

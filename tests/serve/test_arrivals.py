@@ -17,7 +17,6 @@ import millpond
 from millpond.catalogue import create_job
 from millpond.errors import MillpondError
 from spark_files.checkpoint import WrittenCheckpoint
-from suite.sizes import a_few
 from suite.waiting import stays, wait_until
 
 pytestmark = pytest.mark.long
@@ -89,7 +88,7 @@ def test_what_isnt_there_yet_is_waited_for(serve: Any, pond: Path, before: str) 
         assert answers["rows"].json()["rows"] == answers["rows:get"].json()["rows"] == [{"k": "a", "v": 7}]
 
 
-@pytest.mark.parametrize("name", a_few(ASKED, 2))
+@pytest.mark.parametrize("name", ASKED)
 def test_a_wait_for_nothing_ends_in_its_time(serve: Any, pond: Path, name: str) -> None:
     with serve(pond) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
         wait_for_early(client)
@@ -100,7 +99,6 @@ def test_a_wait_for_nothing_ends_in_its_time(serve: Any, pond: Path, name: str) 
             assert time.monotonic() - began >= seconds
 
 
-@pytest.mark.long
 def test_the_client_waits_for_a_table(serve: Any, pond: Path) -> None:
     with serve(pond) as (address, _), millpond.connect(address) as server:
         with pytest.raises(MillpondError) as refused:

@@ -20,7 +20,7 @@ from millpond.schema.definition.table import parse_definition
 from spark_files.checkpoint import WrittenCheckpoint
 from sql.statements import Statements, answer_of, rows_in_duckdb, texts_of
 from sql.test_pushdown import CELLS, NOT_IN_SQL, TYPES, ask
-from suite.sizes import a_few, examples
+from suite.sizes import examples
 
 duckdb, pa = pytest.importorskip("duckdb"), pytest.importorskip("pyarrow")
 
@@ -37,7 +37,7 @@ def draw_indexes(pond: millpond.Pond, draw: random.Random) -> dict[str, list[tup
     return found
 
 
-@pytest.mark.parametrize("cell", a_few(CELLS, 3))
+@pytest.mark.parametrize("cell", CELLS)
 def test_answers_equal_those_over_all_rows(golden: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, cell: str) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 0)  # whether a row has expired depends on it
     copy = golden(cell)
@@ -52,7 +52,7 @@ def test_answers_equal_those_over_all_rows(golden: Callable[[str], Any], monkeyp
             first_rows(pond, name, these, draw, examples(40, 10))
 
 
-@pytest.mark.parametrize("name", a_few(TYPES, 1))
+@pytest.mark.parametrize("name", TYPES)
 def test_values_of_every_type_are_found(types_pond: Path, name: str) -> None:
     indexes = {name: [("k",), ("n",), ("again", "n"), ("n", "k")]}
     draw = random.Random(name)
@@ -66,7 +66,7 @@ def test_values_of_every_type_are_found(types_pond: Path, name: str) -> None:
 VALUES = sorted(p.name for p in (Path(__file__).parents[1] / "golden" / "values" / "jobs").iterdir())
 
 
-@pytest.mark.parametrize("name", a_few(VALUES, 2))
+@pytest.mark.parametrize("name", VALUES)
 def test_values_that_cant_be_computed_are_errors_with_an_index_as_without(tmp_path: Path, name: str) -> None:
     shutil.copytree(Path(__file__).parents[1] / "golden" / "values", tmp_path / "values")
     with millpond.open(tmp_path / "values", replica_dir=MEMORY) as plain:

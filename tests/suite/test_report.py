@@ -73,7 +73,6 @@ def test_a_group_says_what_its_folders_took(tmp_path: Path) -> None:
     assert "of a budget of 0.0001: OVER" in done.stdout
 
 
-@pytest.mark.long
 def test_the_time_left_goes_by_the_pace_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import pathlib, suite.report\n"
@@ -161,7 +160,6 @@ def test_nothing_else_has_one(group: str, more: str, failed: str, tried: list[st
     assert [again["test"].partition("::")[2] for again in written[group]["flaky"]] == tried
 
 
-@pytest.mark.long
 def test_a_group_that_is_ended_by_a_signal_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import time\n\ndef test_long():\n    open('began', 'w').close()\n    time.sleep(600)\n")
     for processes in ((), ("-n", "2")):

@@ -118,7 +118,6 @@ def test_tokens_open_their_tables(types_pond: Path, door_home: Path, tmp_path: P
             assert ticket_of(client, "SELECT 1", bearer(tokens["all"]))
 
 
-@pytest.mark.long
 def test_tls_and_two_processes(types_pond: Path, door_home: Path, tmp_path: Path) -> None:
     port, (cert, key) = free_port(), write_certificate(tmp_path)
     options = ("--flight-port", str(port), "--workers", "2", "--tls-cert", str(cert), "--tls-key", str(key))
@@ -139,7 +138,6 @@ def test_tls_and_two_processes(types_pond: Path, door_home: Path, tmp_path: Path
             plain.do_get(ticket, flight.FlightCallOptions(timeout=60)).read_all()
 
 
-@pytest.mark.long
 def test_a_server_without_sql_says_so(types_pond: Path, door_home: Path) -> None:
     port = free_port()
     with serving(types_pond, "--flight-port", str(port), "--no-sql", home=door_home), connect(port) as client:
@@ -148,7 +146,6 @@ def test_a_server_without_sql_says_so(types_pond: Path, door_home: Path) -> None
                 rows(client, statement)
 
 
-@pytest.mark.long
 def test_sigterm_lets_answers_end_and_then_ends_those_that_dont(types_pond: Path, door_home: Path) -> None:
     port = free_port()
     with serving(types_pond, "--flight-port", str(port), home=door_home) as (url, server):

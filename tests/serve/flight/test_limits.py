@@ -89,7 +89,6 @@ def started(pond: Path, home: Path, more: tuple[str, ...]) -> Iterator[Server]:
         assert process.poll() is None
 
 
-@pytest.mark.long
 def test_noise_ends_its_connection_alone(server: Server) -> None:
     draw = random.Random(1)
     for _ in range(examples(100, 40)):
@@ -173,7 +172,6 @@ def bind(client: Any, handle: bytes, batch: Any, options: Any = None) -> bytes:
         return found
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_parameters_that_unpack_to_much_arent_unpacked(server: Server, codec: str) -> None:
     bomb = pa.record_batch([pa.array([b"\0" * 1_000_000_000])], ["a"])
@@ -231,7 +229,6 @@ def test_more_calls_than_a_client_may_have_are_refused(server: Server) -> None:
     server.answers()
 
 
-@pytest.mark.long
 def test_an_answer_that_is_left_unread_ends(hasty: Server) -> None:
     with hasty.client() as first, hasty.client() as second:
         left = []
@@ -246,7 +243,6 @@ def test_an_answer_that_is_left_unread_ends(hasty: Server) -> None:
     hasty.answers()
 
 
-@pytest.mark.long
 def test_a_call_that_isnt_sent_whole_ends(hasty: Server) -> None:
     with hasty.raw() as raw:
         raw.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, 0, 1)[:5])
@@ -256,7 +252,6 @@ def test_a_call_that_isnt_sent_whole_ends(hasty: Server) -> None:
     hasty.answers()
 
 
-@pytest.mark.long
 def test_clients_that_go_give_back_their_processes(server: Server) -> None:
     with server.client() as client:
         ticket = ticket_of(client, ENDLESS, None)

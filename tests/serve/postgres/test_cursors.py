@@ -45,7 +45,6 @@ _STATEMENTS = (
 )
 
 
-@pytest.mark.long
 def test_random_sequences_are_as_postgres(address: str) -> None:
     draw = random.Random(31)
     with psycopg.connect(postgres_server(), autocommit=True) as real, psycopg.connect(address, autocommit=True) as ours:

@@ -79,7 +79,6 @@ def asked(client: Any, statement: str) -> Decimal | str | None:
     return found
 
 
-@pytest.mark.long
 def test_a_number_is_postgresqls_own_or_refused(ours: Any, theirs: Any) -> None:
     draw, equal, refused = random.Random("numeric"), 0, 0
     for _ in range(examples(800, 150)):

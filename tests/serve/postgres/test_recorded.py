@@ -19,7 +19,6 @@ from servers.ports import free_port
 from servers.postgres import postgres_server, said
 from servers.recorded import recorded
 from servers.serving import serving, wait_until_ready
-from suite.sizes import a_few
 
 pytest.importorskip("duckdb")
 psycopg = pytest.importorskip("psycopg")
@@ -233,7 +232,7 @@ def _answer(connection: Any, name: str, **names: str) -> tuple[list[str], list[l
     return [found.fname(n).decode() for n in columns], rows
 
 
-@pytest.mark.parametrize("table", a_few(_TABLES, 4))
+@pytest.mark.parametrize("table", _TABLES)
 @pytest.mark.parametrize("name", ["columns", "primary_key", "columns_of_answer"])
 def test_metabases_driver_describes_a_table(ours: Any, theirs: Any, name: str, table: str) -> None:
     answers = []
@@ -263,7 +262,6 @@ def test_metabases_session_and_the_rest_of_its_sync(ours: Any, theirs: Any, name
     assert _answer(ours, name) == _answer(theirs, name)
 
 
-@pytest.mark.long
 def test_metabase_finds_tables_that_it_may_read_and_not_write(ours: Any, theirs: Any) -> None:
     columns, rows = _answer(ours, "tables")
     assert columns == _answer(theirs, "tables")[0]

@@ -26,7 +26,6 @@ from millpond.settings import ClientSettings, RouterSettings
 from servers.proxy import proxy
 from servers.s3 import BUCKET, moto_server, upload, use
 from servers.serving import wait_until_ready
-from suite.sizes import a_few
 from suite.waiting import stays, wait_until
 
 pytestmark = pytest.mark.long
@@ -129,7 +128,7 @@ def test_python_says_how_far_the_build_is_and_then_answers(cell: Held, rows: lis
 
 @pytest.mark.parametrize(
     ("name", "workers"),
-    a_few([("counts", 1), ("counts", 2), ("counts-hdfs.aggregate_0", 2), ("counts-hdfs.aggregate_0", 1)], 1),
+    [("counts", 1), ("counts", 2), ("counts-hdfs.aggregate_0", 2), ("counts-hdfs.aggregate_0", 1)],
     ids=["defined-1", "defined-2", "undefined-2", "undefined-1"],
 )
 def test_a_server_says_how_far_the_build_is_and_then_answers(
@@ -188,7 +187,6 @@ def test_a_server_says_how_far_the_build_is_and_then_answers(
             assert sorted((dict(row) for row in hasty[name].scan()), key=by_page) == rows
 
 
-@pytest.mark.long
 def test_keys_of_a_job_stay_shut_until_its_tables_are_known(cell: Held, serve: Any, tmp_path: Path) -> None:
     create_beside(cell.place).storage.write("tables/counts.json", b"")
     tokens = tmp_path / "readers.json"
@@ -214,7 +212,6 @@ def test_keys_of_a_job_stay_shut_until_its_tables_are_known(cell: Held, serve: A
         assert (asked(some)[0], asked(none)) == (200, (403, "NOT_ALLOWED"))
 
 
-@pytest.mark.long
 def test_who_waits_for_the_same_look_takes_no_turn_of_others(cell: Held, serve: Any) -> None:
     with (
         serve(cell.place, "--max-large-answers", "2", "--no-samples", "--max-seconds", "300") as (address, _),
@@ -234,7 +231,6 @@ def test_who_waits_for_the_same_look_takes_no_turn_of_others(cell: Held, serve: 
         assert len({each.text for each in found}) == 1
 
 
-@pytest.mark.long
 def test_a_client_with_patience_gets_its_answer_when_the_build_is_done(cell: Held, rows: list[dict[str, Any]], serve: Any) -> None:
     patient = ClientSettings(tries=100_000, first_pause_seconds=0.02, last_pause_seconds=0.05)
     with serve(cell.place) as (address, _), millpond.connect(address, settings=patient) as client:
@@ -247,7 +243,6 @@ def test_a_client_with_patience_gets_its_answer_when_the_build_is_done(cell: Hel
             waiting.join()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["counts", "counts-hdfs.aggregate_0"], ids=["defined", "undefined"])
 def test_a_router_says_that_its_servers_still_build(cell: Held, rows: list[dict[str, Any]], serve: Any, name: str) -> None:
     if name != "counts":

@@ -126,7 +126,6 @@ def test_pages_go_on_at_any_door(doors: Doors) -> None:
         doors.commit(**ROWS, zzz=None)
 
 
-@pytest.mark.long
 def test_pages_in_every_form_come_from_the_door_that_has_them(doors: Doors) -> None:
     first = doors.get(f"/tables/{TABLE}/rows?_limit=1").json()
     doors.commit(p001=-1)
@@ -147,7 +146,6 @@ def test_pages_in_every_form_come_from_the_door_that_has_them(doors: Doors) -> N
         assert found == [{k: v for k, v in ROWS.items() if k != "p000"}] * 4
 
 
-@pytest.mark.long
 def test_a_cut_is_one_batch_at_any_door(doors: Doors) -> None:
     cut = doors.get(f"/tables/{TABLE}/cut").json()
     doors.commit(p000=-1, p001=None)
@@ -164,7 +162,6 @@ def test_a_cut_is_one_batch_at_any_door(doors: Doors) -> None:
                 assert other[TABLE].get(k="p002")["v"] == -1
 
 
-@pytest.mark.long
 def test_a_batch_whose_door_is_gone_is_an_error_and_never_another_batch(doors: Doors) -> None:
     page, cut = doors.get(f"/tables/{TABLE}/rows?_limit=7").json(), doors.get(f"/tables/{TABLE}/cut").json()
     doors.commit(p000=-1)
@@ -181,7 +178,6 @@ def test_a_batch_whose_door_is_gone_is_an_error_and_never_another_batch(doors: D
             assert doors.get(path).json()["error"]["condition"] == condition
 
 
-@pytest.mark.long
 def test_a_client_whose_scan_lost_its_door_reads_all_of_a_newer_batch(doors: Doors) -> None:
     settings = ClientSettings(page_rows=20)
     with millpond.connect(doors.address, settings=settings) as server:
@@ -215,7 +211,6 @@ def test_a_client_whose_scan_lost_its_door_reads_all_of_a_newer_batch(doors: Doo
         assert {row["k"]: row["v"] for row in rows} == {**ROWS, "p000": -1}
 
 
-@pytest.mark.long
 def test_a_forged_token_leads_nowhere(doors: Doors, tmp_path: Path) -> None:
     from millpond.tables.scan.page_token import PageToken, parse_token
     from millpond.tables.scan.token import pack, unpack
@@ -258,7 +253,6 @@ def test_a_reader_reads_no_more_at_another_door(serve: Any, tmp_path: Path) -> N
 # ---------------------------------------------------------------- rates
 
 
-@pytest.mark.long
 def test_a_client_is_counted_at_all_doors_together(serve: Any, types_pond: Path) -> None:
     rate = 5  # slower than any machine asks
     with serve(types_pond, "--workers", "3", "--requests-per-second", str(rate)) as (address, _), _strangers(address) as http:

@@ -17,7 +17,6 @@ import millpond
 from millpond.cli import main
 from millpond.errors import MillpondError
 from servers.serving import serving, wait_until_ready
-from suite.sizes import a_few
 
 pytestmark = pytest.mark.long
 
@@ -49,7 +48,7 @@ def home(address: str, pond: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return tmp_path_factory.mktemp("own-home")
 
 
-@pytest.mark.parametrize("name", a_few(NAMES, 1))
+@pytest.mark.parametrize("name", NAMES)
 def test_all_doors_give_the_same_rows(pond: Path, address: str, home: Path, name: str) -> None:
     with millpond.open(pond, replica_dir=home) as opened, millpond.connect(address) as remote:
         here, there = opened[name], remote[name]
@@ -131,7 +130,6 @@ def test_bad_declarations_are_errors(pond: Path, tmp_path: Path, indexes: Any, c
     assert refused.value.condition == condition
 
 
-@pytest.mark.long
 def test_an_index_is_added_to_a_replica_and_stays(types_pond: Path, tmp_path: Path) -> None:
     with millpond.open(types_pond, replica_dir=tmp_path) as opened, pytest.raises(MillpondError) as refused:
         opened["long"].top("n")
