@@ -5,9 +5,9 @@
                                            "checkpoint-123456789" after a copy took its place in a bucket}
     <pond>/jobs/<job>/checkpoint/          Spark's checkpoint, if `start` started the job
     <pond>/jobs/<job>/tables/<table>.json  definitions, and names of an operator's tables
-    <pond>/jobs/<job>/heartbeat.json       written by `start` while the job runs
+    <pond>/jobs/<job>/heartbeat.json       written while a job of `start` or `publish` runs
     <pond>/jobs/<job>/lease.json           who may write the checkpoint, see `ownership.lease`
-    <pond>/jobs/<job>/sink.json            the folder of the job's file sink; written by `start`
+    <pond>/jobs/<job>/sink.json            the folder of the job's file sink; written by `start` and `publish`
     <pond>/savepoints/<name>/              see `savepoint.manage.folder`
     <pond>/jobs/<job>/retention.json       written by `RetentionPlan.hide`, see `tables.kept.shorter`
     <pond>/jobs/<job>/hot_keys.json        written by `HotKeys` if the job finds its own, see `schema.definition.hot_keys`
@@ -71,10 +71,11 @@ _NOTHING_MORE = Places()
 class Beat:
     """What a job reports of itself while it runs.
 
-    job_state:  running, stopped, or unknown: a job that `start` didn't start has no heartbeat
+    job_state:  running, stopped, or unknown: only jobs of `start` and `publish` have a heartbeat
     reported:   what the job itself said last: running, stopped, or nothing
     newest:     source -> where it ended when the job last asked it; None if the job isn't running, or
                 its sources don't number their records
+    at:         when it said so, in seconds since 1970; None if it said nothing
     progress:   what Spark has reported since the job started, see `spark.progress`; empty if it isn't
                 running
     """
@@ -82,6 +83,7 @@ class Beat:
     job_state: str
     reported: str
     newest: Mapping[str, Any] | None = None
+    at: float | None = None
     progress: Mapping[str, int | float] = field(default_factory=dict)
 
 
@@ -215,7 +217,7 @@ class JobFolder:
         self.storage.write("heartbeat.json", whole if len(whole) <= _BOUNDS.note_bytes else json.dumps(beat).encode())
 
     def job_state(self) -> str:
-        """running, stopped, or unknown: a job that `start` didn't start has no heartbeat."""
+        """running, stopped, or unknown: only jobs of `start` and `publish` have a heartbeat."""
         return self.beat().job_state
 
     def said_stopped(self) -> bool:
@@ -244,8 +246,8 @@ class JobFolder:
         if not isinstance(at, int | float) or state not in ("running", "stopped"):
             return Beat("unknown", "")
         if state == "stopped" or time.time() - at >= _MISSED * HEARTBEAT_SECONDS:
-            return Beat("stopped", state)
-        return Beat("running", state, newest if isinstance(newest, dict) else None, _numbers(progress))
+            return Beat("stopped", state, at=at)
+        return Beat("running", state, newest if isinstance(newest, dict) else None, at, _numbers(progress))
 
     def hot_keys(self) -> list[HotKey]:
         """The hot groups that the job has found; empty if it doesn't look for any.  Raises CORRUPT_FILE."""

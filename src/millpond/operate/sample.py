@@ -36,7 +36,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job at one moment.
 
     at_ms:           when it was measured, milliseconds since 1970
-    job_state:       running or stopped, as `millpond.start` reports it; unknown for other jobs
+    job_state:       running or stopped, as `start` or `publish` reports it; unknown for other jobs
     batch:           the newest committed one; None before the first
     committed_ms:    when that was; None if the checkpoint was copied, so that it isn't known
     batches:         committed since the sample before

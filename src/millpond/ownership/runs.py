@@ -1,8 +1,9 @@
-"""The runs of a job that `millpond.start` runs: when each began, committed its first batch, and ended.
+"""The runs of a job of `start` or `publish`: when each began, committed its first batch, and ended.
 
     <job folder>/runs.json    {"format": 1, "count": …, "runs": [{"began_ms": …, …}, …]}    newest last
 
-Only the owner of the job's lease writes it.  It keeps the newest hundred runs; `count` has all of them.
+Only the owner of the job's lease writes it, or the process whose query was published.  It keeps the newest hundred runs;
+`count` has all of them.
 """
 
 from __future__ import annotations

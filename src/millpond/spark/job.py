@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import sys
@@ -15,6 +16,7 @@ import msgspec
 
 from millpond.catalogue import HEARTBEAT_SECONDS, JobFolder
 from millpond.errors import CheckpointError, MillpondError
+from millpond.logs import EventLog, Trouble
 from millpond.ownership.lease import Lease
 from millpond.ownership.runs import Run, change_run
 from millpond.schema.definition.operator_name import Entry
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _STOP_SECONDS = 20.0
+log = EventLog(__name__)
 
 
 class Heartbeat:
@@ -39,12 +42,15 @@ class Heartbeat:
     It also records when the run's first batch was committed, and why the run ended.
     """
 
-    def __init__(self, folder: JobFolder, query: StreamingQuery, run: Run, release: Callable[[], None]) -> None:
+    def __init__(self, folder: JobFolder, query: StreamingQuery, run: Run | None, release: Callable[[], None]) -> None:
         """
+        run:      the record to complete; None if nobody knows when the run began
         release:  called once the job has ended
         """
         self._folder = folder
         self._query = query
+        self._run_id = query.runId
+        self._trouble = Trouble(log, "heartbeat", job=folder.job)
         self._run_record = run
         self._release = release
         self._counts = ProgressCounts(query)
@@ -60,13 +66,15 @@ class Heartbeat:
             self._folder.write_heartbeat(state, self._newest() if is_running else None, self._progress() if is_running else None)
             self._note_run(has_ended=state == "stopped")
             self.last_error = None
+            self._trouble.over()
         except MillpondError as broken:
             self.last_error = str(broken)
+            self._trouble.met(broken)
 
     def _note_run(self, *, has_ended: bool) -> None:
         """Record what has become known of the run."""
         run = self._run_record
-        if run.ended_ms is not None:
+        if run is None or run.ended_ms is not None:
             return
         if run.committed_ms is None:
             storage = open_storage(self._folder.checkpoint)
@@ -117,6 +125,10 @@ class Heartbeat:
     def has_ended(self) -> bool:
         """Whether the thread has ended."""
         return not self._thread.is_alive()
+
+    def is_of(self, folder: JobFolder, query: StreamingQuery) -> bool:
+        """Whether it reports this run of a query in this folder, until the run has ended."""
+        return self._folder.storage.uri == folder.storage.uri and self._run_id == query.runId and not self.has_ended
 
     def end(self) -> None:
         """Report that the job was stopped, and end the thread."""
@@ -205,6 +217,32 @@ class JobLease:
 
 _JOBS: list[Job] = []
 """the jobs that this process has started; a program may have forgotten them"""
+_PUBLISHED: dict[str, Heartbeat] = {}
+"""URI of a job's folder -> the heartbeat of the query that was published there last"""
+_publishing = threading.Lock()
+
+
+def report_published(folder: JobFolder, query: StreamingQuery, begin_run: Callable[[], Run | None]) -> None:
+    """Report from now on that a query runs which `start` didn't start; nothing if it has ended, or is reported already.
+
+    begin_run:  records the run, if it is a new one
+    """
+    with _publishing:
+        before = _PUBLISHED.get(folder.storage.uri)
+        known = [job._heartbeat for job in _JOBS] + ([] if before is None else [before])
+        if not query.isActive or any(beat.is_of(folder, query) for beat in known):
+            return
+        if before is not None:  # its last words, before the next ones
+            before.end()
+        elif not _PUBLISHED:
+            atexit.register(_end_published)
+        _PUBLISHED[folder.storage.uri] = Heartbeat(folder, query, begin_run(), lambda: None)
+
+
+def _end_published() -> None:
+    """The program ends, and Spark's queries with it."""
+    for beat in _PUBLISHED.values():
+        beat.end()
 
 
 def started_jobs() -> list[Job]:

@@ -38,7 +38,7 @@ from millpond.spark.derive.plan import (
 )
 from millpond.spark.derive.same_state import check_same_state, with_history
 from millpond.spark.guard import JvmGuard
-from millpond.spark.job import Job, JobLease
+from millpond.spark.job import Job, JobLease, report_published
 from millpond.spark.session import default_partitions
 from millpond.spark.supervised import began_ms, drilled_job, note_start, orders, reviewer, starting, wait_as_standby
 from millpond.storage import open_storage, uri_of
@@ -61,6 +61,7 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _TIME_ZONE = "spark.sql.session.timeZone"
 _STORE = "spark.sql.streaming.stateStore."
+_REPORTS = "spark.sql.streaming.numRecentProgressUpdates"
 # Files of this format have an id of their own, and commits/N names those that count.
 _FENCED = {
     PROVIDER: ROCKSDB,
@@ -315,6 +316,25 @@ def _check_can_fence(folder: JobFolder) -> None:
         )
 
 
+def _begin_published_run(folder: JobFolder, query: StreamingQuery) -> Run | None:
+    """Record the run of a query that is published; None if Spark doesn't know any more with which batch it began.
+
+    Raises:  NOT_WRITABLE, and what the storage raises.
+    Source:  StreamingQuery.recentProgress, Spark 4.3: the newest `spark.sql.streaming.numRecentProgressUpdates` reports, a hundred.
+    """
+    before: int | None = max(committed_batches(open_storage(folder.checkpoint)), default=None)
+    reports = query.recentProgress
+    conf = query._jsq.streamingQuery().sparkSessionForStream().conf()
+    if len(reports) >= int(str(conf.get(_REPORTS, "100"))):
+        return None
+    if reports:
+        first = int(reports[0]["batchId"])
+        before = first - 1 if first > 0 else None
+    run = Run(began_ms=began_ms(), host=host_name()[:_HOST_LETTERS], batch=before)
+    begin_run(folder.storage, run)
+    return run
+
+
 def publish(
     query: StreamingQuery,
     *,
@@ -325,6 +345,11 @@ def publish(
     strict: bool = False,
 ) -> Entry | None:
     """Name the state of a query that runs already.  This never changes or ends the query.
+
+    While it runs, a thread reports every two seconds that it does, how far its source is, and what
+    Spark says of its batches, as for a job of `start`: so readers know its lag, and `millpond
+    alerts` knows of its end.  The query has no lease: nothing keeps a second one from its
+    checkpoint.
 
     If the state can't be described at all, this gives a MillpondWarning and returns None: a line
     after your own `start()` must not end your program.
@@ -364,7 +389,11 @@ def publish(
             raise
         warnings.warn(f"{error.message} {error.hint}", MillpondWarning, stacklevel=2)
         return None
-    return _put(_kept(definition, retention, indexes), checkpoint, pond, query.name)
+    folder, definition = _put(_kept(definition, retention, indexes), checkpoint, pond, query.name)
+    if orders().pond is None:  # not in a drill
+        folder.write_sink(_file_sink_of(query))
+        report_published(folder, query, lambda: _begin_published_run(folder, query))
+    return definition
 
 
 def define(
@@ -414,7 +443,8 @@ def define(
         time_zone=_zone_of_job(df.sparkSession._jvm, uri, pond, table, session_time_zone or pinned.get(_TIME_ZONE)),
         moved=True,
     )
-    return _put(_kept(definition, retention, indexes), uri, pond, None)
+    definition = _kept(definition, retention, indexes)
+    return definition if reviewer() is not None else _put(definition, uri, pond, None)[1]
 
 
 def _kept(definition: Entry, retention: Retention | None, indexes: Given) -> Entry:
@@ -457,14 +487,12 @@ def _checkpoint_of(execution: Any) -> str:
     return uri_of(path_of_hadoop(str(execution.resolvedCheckpointRoot())))
 
 
-def _put(definition: Entry, checkpoint: str, pond: str | Path | None, name: str | None) -> Entry:
-    if reviewer() is not None:
-        return definition
+def _put(definition: Entry, checkpoint: str, pond: str | Path | None, name: str | None) -> tuple[JobFolder, Entry]:
     folder = create_beside(checkpoint) if pond is None else create_job(pond, name or definition.table, checkpoint)
     check_same_state(folder, definition)
     definition = with_history(folder, definition)
     folder.write_definition(definition)
-    return definition
+    return folder, definition
 
 
 def with_sink(writer: DataStreamWriter, sink: Sink) -> DataStreamWriter:

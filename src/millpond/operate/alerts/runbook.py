@@ -16,7 +16,7 @@ RUNBOOK = {
     "batch-failed": "The job has stopped, and a batch is planned and not committed. Read the end of the driver's log. `millpond "
     "repair` says whether Spark can start from the checkpoint, and makes a copy that it starts from (repair.md).",
     "job-down": "`millpond.start` ran the job, and it doesn't run. Readers get the last committed batch meanwhile. Jobs that "
-    "`start` didn't start are never reported: nobody knows whether they run.",
+    "neither `start` nor `publish` knows are never reported: nobody knows whether they run.",
     "recovery-slow": "The job was seen stopped, runs again, and has committed nothing for five minutes. Its first batch loads all "
     "of the state.",
     "batch-waits": "A batch was planned ten minutes ago, the job runs, and the batch isn't committed. See in Spark's UI what its "
