@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -19,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from live_jobs.quick_java import QUICK_JAVA
+from live_jobs.quick_java import QUICK_JAVA, RENAMES_WITHOUT_PROCESSES
 from millpond.checkpoint.operators import anchored
 from millpond.storage.names import hadoop_uri, local_uri
 from servers.serving import Serve, serving
+from suite.sizes import IS_LONG
 
 pytest_plugins = ["suite.report"]
 # A busy machine draws examples slowly: that is no failure.
@@ -40,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests live to the end of the run: Python's collector need not visit them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["compiled", "python"])
@@ -69,6 +77,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.executor.heartbeat.maxFailures": "1000000",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
+        # What the status pages would show of jobs that have ended: nobody looks.
+        **dict.fromkeys(("spark.sql.ui.retainedExecutions", "spark.ui.retainedJobs", "spark.ui.retainedStages"), "20"),
+        **({} if IS_LONG else RENAMES_WITHOUT_PROCESSES),
         **QUICK_JAVA,
     }
     running = session("millpond tests", **conf)

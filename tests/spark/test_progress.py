@@ -13,12 +13,11 @@ from pyspark.sql import functions as sf
 
 import millpond
 from inputs.event_file import write_event_file
+from live_jobs.samples import sampled
 from millpond.catalogue import job_of
 from millpond.operate.measure import JobMeter
-from millpond.operate.sample import Sample
 from millpond.spark.progress import _TRACKS_ROWS, ProgressCounts
 from millpond.spark.start import PROVIDER, ROCKSDB
-from suite.waiting import wait_until
 
 BEGIN = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
@@ -26,18 +25,6 @@ BEGIN = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 def feed(folder: Path, file: int, minutes: list[int]) -> None:
     rows = [{"at": (BEGIN + dt.timedelta(minutes=minute)).isoformat(), "k": f"k{minute % 3}"} for minute in minutes]
     write_event_file(folder, file, rows)
-
-
-def sampled(folder: Any, input_rows: int) -> Sample:
-    """A sample, once the job's heartbeat has so many rows."""
-
-    def look() -> Sample | None:
-        sample = JobMeter(folder).look()
-        return sample if sample.input_rows == input_rows else None
-
-    found = wait_until(look, f"a heartbeat with {input_rows} rows")
-    assert found is not None
-    return found
 
 
 def test_a_job_reports_its_rows(spark: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:

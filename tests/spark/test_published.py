@@ -17,9 +17,8 @@ from pyspark.sql import functions as sf
 import millpond
 from inputs.event_file import write_event_file
 from live_jobs.quick_java import QUICK_JAVA_ENVIRONMENT
-from millpond.catalogue import JobFolder, open_jobs
-from millpond.operate.measure import JobMeter
-from millpond.operate.sample import Sample
+from live_jobs.samples import sampled
+from millpond.catalogue import open_jobs
 from millpond.ownership.runs import Run, read_runs
 from suite.waiting import wait_until
 
@@ -38,16 +37,6 @@ def begin(spark: Any, tmp_path: Path, sink: Any = None) -> Any:
     writer = counts.writeStream.outputMode("update").queryName("hits").option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer = writer.format("noop") if sink is None else writer.foreachBatch(sink)
     return writer.start()
-
-
-def sampled(folder: JobFolder, input_rows: int) -> Sample:
-    def look() -> Sample | None:
-        sample = JobMeter(folder).look()
-        return sample if sample.input_rows == input_rows else None
-
-    found = wait_until(look, f"a heartbeat with {input_rows} rows")
-    assert found is not None
-    return found
 
 
 def ended(pond: Path, count: int) -> Run:

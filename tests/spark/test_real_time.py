@@ -129,7 +129,15 @@ def test_a_copy_of_it_or_a_micro_batch_job_with_such_times_isnt_taken_for_one(sp
             return error.condition == "UNSUPPORTED"
         return False
 
-    shutil.copytree(job.checkpoint, tmp_path / "kept")  # keeps the file times
+    def copies() -> bool:  # Spark may still be writing checksums, whose temporary names vanish
+        try:
+            shutil.copytree(job.checkpoint, tmp_path / "kept", dirs_exist_ok=True)  # keeps the file times
+        except shutil.Error:
+            shutil.rmtree(tmp_path / "kept")
+            return False
+        return True
+
+    wait_until(copies, "a copy of a checkpoint at rest")
     assert refuses(job.checkpoint)
     assert refuses(tmp_path / "kept")
     shutil.copytree(job.checkpoint, tmp_path / "copied", copy_function=shutil.copy)
