@@ -53,29 +53,31 @@ docs: $(READY) ## The manual as a site, in build/site; a dead link fails it
 # pytest ends with 5 if a group has no test yet.
 group = $(BIN)/python -m pytest -q -n $(4) --dist worksteal --group '$(1)' -m '$(2)' --budget $(3) $(5) $(PYTEST) || [ $$? -eq 5 ]
 
+# A test that goes on for so many seconds hangs: its process writes where it stands, and ends; the run goes on without it.
+hangs = -o faulthandler_timeout=$(1) --timeout-method thread --timeout $$(($(1) + 10))
 # A group of long tests also writes how it ended.
 WRITTEN := --result benchmarks/results/long.json
 
-# Many of its tests wait for servers, so that three processes fill two cores.
+# Many of its tests wait for servers: four processes fill two cores, and get more of them if others want them too.
 fast: machine ## Tests that need no Spark
-	$(call group,fast,not spark and not faults and not long,6,3)
+	$(call group,fast,not spark and not faults and not long,6,4,$(call hangs,600))
 
 spark: java machine ## Tests against live Spark jobs
-	$(call group,spark,spark and not faults and not long,5,2)
+	$(call group,spark,spark and not faults and not long,5,2,$(call hangs,600))
 
 faults: java machine ## Tests that kill processes
-	$(call group,faults,faults and not long,2,2)
+	$(call group,faults,faults and not long,2,2,$(call hangs,600))
 
 long: java long-fast long-faults long-spark ## The long tests: every cell both ways, the soak, 150 random queries, sanitizers
 
 long-fast: machine
-	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,20,3,$(WRITTEN))
+	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,20,3,$(call hangs,3600) $(WRITTEN))
 
 long-spark: java machine
-	$(call group,long-spark,long and spark and not faults,40,2,$(WRITTEN))
+	$(call group,long-spark,long and spark and not faults,40,2,$(call hangs,3600) $(WRITTEN))
 
 long-faults: java machine
-	$(call group,long-faults,long and faults,15,2,$(WRITTEN))
+	$(call group,long-faults,long and faults,15,2,$(call hangs,3600) $(WRITTEN))
 
 every: java ## All cases with Spark of which the long tests take some: hours
 	export MILLPOND_LONG=1 MILLPOND_EVERY=1; $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'spark and not faults' tests/spark tests/random_queries tests/benchmarks

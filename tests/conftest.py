@@ -24,6 +24,7 @@ from live_jobs.quick_java import QUICK_JAVA, RENAMES_WITHOUT_PROCESSES
 from millpond.checkpoint.operators import anchored
 from millpond.storage.names import hadoop_uri, local_uri
 from servers.serving import Serve, serving
+from suite.programs import started
 from suite.sizes import IS_LONG
 
 pytest_plugins = ["suite.report"]
@@ -185,7 +186,7 @@ def door_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def http_door(types_pond: Path, door_home: Path) -> Iterator[str]:
     """The address of `millpond serve` on types_pond, a process of its own."""
     command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "MILLPOND_HOME": str(door_home)}) as server:
+    with started(command, stdout=subprocess.PIPE, env={**os.environ, "MILLPOND_HOME": str(door_home)}) as server:
         assert server.stdout is not None
         yield json.loads(server.stdout.readline())["url"]
         server.terminate()

@@ -16,6 +16,7 @@ import pytest
 from attack.conftest import TABLE, Attacked
 from attack.victim import Victim, exchange
 from servers.sockets import is_read
+from suite.programs import started
 from suite.sizes import a_few
 from suite.waiting import wait_until
 
@@ -168,7 +169,7 @@ def test_a_server_with_few_descriptors_keeps_answering(attacked: Attacked, job: 
     command = [sys.executable, "-m", "millpond.cli", "serve", str(job.path), "--port", "0", "--json"]  # type: ignore[attr-defined]
     limited = ["sh", "-c", 'ulimit -n 200; exec "$@"', "sh", *command]
     environment = {**os.environ, "MILLPOND_HOME": str(tmp_path / "home")}
-    with subprocess.Popen(limited, stdout=subprocess.PIPE, env=environment) as server, ExitStack() as opened:
+    with started(limited, stdout=subprocess.PIPE, env=environment) as server, ExitStack() as opened:
         try:
             assert server.stdout is not None
             victim = Victim(json.loads(server.stdout.readline())["url"], server.pid)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaos.clocks import Clocks
+from suite.programs import started
 
 _TELL = """
 import datetime, sys, time
@@ -27,7 +28,7 @@ def test_a_clock_jumps_and_the_monotonic_one_does_not(tmp_path: Path) -> None:
         pytest.skip(clocks.missing)
     environment = {**os.environ, **clocks.environment("one")}
     command = [sys.executable, "-c", _TELL]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for seconds in (0, 7_200, -3_600, 0):

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from millpond.cli import main
 from millpond.cli.group import COMMANDS
 from millpond.errors import CONDITIONS
+from suite.programs import started
 from suite.sizes import a_few
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -155,7 +156,7 @@ def _on_a_terminal(words: list[str], home: Path, *, columns: int = 100) -> str:
     """What a command writes to a terminal, without escape sequences for colours."""
     master, slave = pty.openpty()
     environment = {**os.environ, "MILLPOND_HOME": str(home), "TERM": "xterm", "COLUMNS": str(columns)}
-    with subprocess.Popen([sys.executable, "-m", "millpond.cli", *words], stdout=slave, stderr=slave, env=environment) as process:
+    with started([sys.executable, "-m", "millpond.cli", *words], stdout=slave, stderr=slave, env=environment) as process:
         os.close(slave)
         out = b""
         while True:

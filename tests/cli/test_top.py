@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import time
+from codecs import getincrementaldecoder
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from millpond.operate.sample import OperatorSize, Sample
 from millpond.operate.sample_log import SampleLog
 from millpond.operate.units import seconds_text, size_text
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.programs import started
 from suite.waiting import wait_until
 
 
@@ -69,15 +71,22 @@ def test_keys_on_a_terminal(pond: Path) -> None:
     parent, child = pty.openpty()
     command = [sys.executable, "-m", "millpond.cli", "top", str(pond), "--interval", "0.2", "--sort", "job"]
     environment = {**os.environ, "COLUMNS": "150", "LINES": "30", "TERM": "xterm"}
-    seen = ""
-    with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment, close_fds=True) as process:
+    seen, decoder = "", getincrementaldecoder("utf-8")()  # a read may end in the middle of a letter
+    with started(command, stdin=child, stdout=child, stderr=child, env=environment, close_fds=True) as process:
+
+        def read() -> None:
+            nonlocal seen
+            if select.select([parent], [], [], 0.2)[0]:
+                seen += decoder.decode(os.read(parent, 65536))
+
+        def has_ended() -> bool:
+            read()  # the terminal takes no more than a few screens that nobody reads
+            return process.poll() is not None
 
         def until(pattern: str) -> None:
             def is_seen() -> bool:
-                nonlocal seen
-                if select.select([parent], [], [], 0.2)[0]:
-                    seen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(parent, 65536).decode())
-                return bool(re.search(pattern, seen, re.DOTALL))
+                read()
+                return bool(re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen), re.DOTALL))
 
             wait_until(is_seen, f"{pattern} on the terminal", unless=process.poll)
 
@@ -93,7 +102,8 @@ def test_keys_on_a_terminal(pond: Path) -> None:
         press("s", r"CORRUPT_FILE.*unknown")  # by state
         press("S", r"broken .*few .*many ")
         os.write(parent, b"q")
-        assert process.wait(60) == 0
+        wait_until(has_ended, "the end of the command")
+        assert process.returncode == 0
     os.close(child)
     os.close(parent)
 

@@ -36,6 +36,7 @@ from millpond.schema.values import encode_json, to_json, to_text
 from millpond.tables.scan.keys import KeyReader
 from millpond.wire.answers import cut_json
 from millpond.wire.rows import row_writer
+from suite.programs import started
 from suite.sizes import a_few
 from suite.waiting import wait_until
 
@@ -92,7 +93,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(places: dict[str, Path], home: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "millpond.cli", "serve", *map(str, places.values()), "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "MILLPOND_HOME": str(home)}) as running:
+    with started(command, stdout=subprocess.PIPE, env={**os.environ, "MILLPOND_HOME": str(home)}) as running:
         try:
             assert running.stdout is not None
             address = json.loads(running.stdout.readline())["url"]

@@ -23,6 +23,7 @@ from millpond.settings import Retention
 from millpond.testing import BackendContract
 from spark_files.checkpoint import WrittenCheckpoint
 from spark_files.golden import CELLS
+from suite.programs import started
 
 pytestmark = pytest.mark.long
 
@@ -84,7 +85,7 @@ def test_a_server_keeps_its_replicas_in_it_and_other_processes_are_told(tmp_path
     job.commit()
     environment = {**os.environ, "PYTHONPATH": str(installed), "MILLPOND_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "millpond.cli", "serve", str(job.path), "--port", "0", "--json", "--backend", "rocksdict"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as server:
+    with started(command, stdout=subprocess.PIPE, env=environment) as server:
         try:
             assert server.stdout is not None
             with millpond.connect(json.loads(server.stdout.readline())["url"]) as asked:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import millpond
+from suite.programs import started
 from suite.waiting import wait_until
 
 pytest.importorskip("pyspark")
@@ -62,7 +63,7 @@ def test_all_ways_agree_with_a_recomputation(on_rocksdb, example, read_log, real
         "--replica-dir",
         "memory://",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+    with started(command, stdout=subprocess.PIPE) as server:
         try:
             address = json.loads(server.stdout.readline())["url"]
             wait_until(

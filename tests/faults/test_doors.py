@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from soak.processes import children, listens
+from suite.programs import started
 from suite.waiting import wait_until
 
 pytestmark = pytest.mark.faults
@@ -65,7 +66,7 @@ class Load:
 def server(types_pond: Path, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--json", "--workers", "2"]
     environment = {**os.environ, "MILLPOND_HOME": str(tmp_path / "home")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as running:
+    with started(command, stdout=subprocess.PIPE, env=environment) as running:
         try:
             assert running.stdout is not None
             address = json.loads(running.stdout.readline())["url"]

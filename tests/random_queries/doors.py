@@ -19,6 +19,7 @@ from millpond.schema.types import SparkType
 from millpond.schema.values import encode_json, to_text
 from millpond.wire.rows import row_writer, typed_columns
 from oracles.emitted import bits
+from suite.programs import started
 from suite.waiting import wait_until
 
 Failure = Callable[[str, str], Exception]
@@ -124,7 +125,7 @@ def serving(ponds: list[Path], home: Path) -> Iterator[str]:
     import httpx
 
     command = [sys.executable, "-m", "millpond.cli", "serve", *map(str, ponds), "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "MILLPOND_HOME": str(home)}) as running:
+    with started(command, stdout=subprocess.PIPE, env={**os.environ, "MILLPOND_HOME": str(home)}) as running:
         try:
             assert running.stdout is not None
             address = json.loads(running.stdout.readline())["url"]

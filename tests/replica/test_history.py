@@ -20,6 +20,7 @@ from millpond.schema.definition.operator_name import NamedOperator
 from millpond.settings import ReplicaSettings, RetentionWords
 from millpond.tables.history.changes import RowChange
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.programs import started
 from suite.waiting import stays, wait_until
 
 TABLE = "ck.aggregate_0"
@@ -385,7 +386,7 @@ def test_whoever_names_what_is_kept_is_told_where_another_process_decides(
         return [r.getMessage() for r in caplog.records if "retention.ignored" in r.getMessage()]
 
     command = [sys.executable, "-c", program, str(job.path), str(tmp_path / "home")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
         for retention, ignored in (

@@ -25,6 +25,7 @@ from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
 from oracles.ends import condition_of, ends_of
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.programs import started
 from suite.sizes import a_few, examples
 
 
@@ -173,7 +174,7 @@ def test_a_command_that_is_killed_leaves_all_or_nothing_to_use(job: WrittenCheck
             break
         target = tmp_path / f"restored-{number}"
         command = [sys.executable, "-c", KILLED, str(pond), what, str(target)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             time.sleep(numbers.random() * 0.05 * (1 + ends["nothing"]))  # on a busy machine it begins late

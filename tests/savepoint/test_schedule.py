@@ -17,6 +17,7 @@ from millpond.savepoint.manage.folder import list_savepoints
 from millpond.savepoint.manage.prune import keep_of
 from millpond.savepoint.manage.schedule import Schedule
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.programs import started
 from suite.waiting import stays, wait_until
 
 HOUR = 3_600_000
@@ -111,7 +112,7 @@ def test_wrong_words(job: WrittenCheckpoint, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_command(job: WrittenCheckpoint, tmp_path: Path) -> None:
     words = ["savepoint", "schedule", str(tmp_path / "ck"), "--every", "1h", "--keep-last", "2", "--count"]
-    with subprocess.Popen([sys.executable, "-m", "millpond.cli", *words], stderr=subprocess.PIPE, text=True) as process:
+    with started([sys.executable, "-m", "millpond.cli", *words], stderr=subprocess.PIPE, text=True) as process:
         wait_until(lambda: names(tmp_path / "ck"), "the first savepoint", unless=lambda: process.poll() is not None)
         stays(lambda: len(names(tmp_path / "ck")) == 1, "one savepoint")
         process.send_signal(signal.SIGTERM)

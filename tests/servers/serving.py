@@ -15,6 +15,7 @@ from typing import IO
 import httpx
 import pytest
 
+from suite.programs import started
 from suite.waiting import wait_until
 
 Serve = Callable[..., contextlib.AbstractContextManager[tuple[str, "subprocess.Popen[bytes]"]]]
@@ -30,7 +31,7 @@ def serving(
     """
     command = [sys.executable, "-m", "millpond.cli", "serve", str(folder), "--port", "0", "--json", *options]
     variables = {**os.environ, "MILLPOND_HOME": str(home), **environment}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=variables, start_new_session=apart) as server:
+    with started(command, stdout=subprocess.PIPE, stderr=stderr, env=variables, start_new_session=apart) as server:
         try:
             assert server.stdout is not None
             yield json.loads(server.stdout.readline())["url"], server

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servers.ports import free_port
+from suite.programs import started
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ def shard_servers(folder: Path | str, shards: list[str], home: Path, *options: s
 def routing(*words: str) -> Iterator[str]:
     """`millpond route`: yields its address."""
     command = [sys.executable, "-m", "millpond.cli", "route", *words, "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as router:
+    with started(command, stdout=subprocess.PIPE) as router:
         try:
             assert router.stdout is not None
             yield json.loads(router.stdout.readline())["url"]

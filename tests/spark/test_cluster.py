@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -24,6 +23,7 @@ from servers.shards import shard_servers
 from servers.spark_cluster import spark_cluster
 from spark.s3a_job import UNTIL
 from spark.test_s3a import recomputed, s3a_jars, wait_for_table  # noqa: F401 - a fixture
+from suite.programs import started
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 BATCHES, PARTITIONS, WORKERS = 8, 6, 2
@@ -46,7 +46,7 @@ def test_three_shards_of_a_job_on_a_cluster_answer_as_one(
     with spark_cluster(tmp_path / "cluster", WORKERS) as master, log.open("w") as out:
         program = [sys.executable, job_py, str(s3a_jars), endpoint, checkpoint, str(BATCHES), master, str(PARTITIONS)]
         variables = {**os.environ, UNTIL: str(enough)}
-        with subprocess.Popen(["timeout", "-k", "5", "900", *program], stdout=out, stderr=out, env=variables) as job:
+        with started(["timeout", "-k", "5", "900", *program], stdout=out, stderr=out, env=variables) as job:
             try:
                 wait_for_table(checkpoint, job, log)
                 with shard_servers(checkpoint, ["1/3", "2/3", "3/3"], tmp_path / "homes") as servers:

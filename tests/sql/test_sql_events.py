@@ -19,6 +19,7 @@ from millpond.serve.access.tokens import remove_token
 from servers.serving import serving, wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
 from sql.test_subscribe import CASES, TABLE, Job, Rows, counted
+from suite.programs import started
 from suite.sizes import a_few, examples
 from suite.waiting import wait_until
 
@@ -139,7 +140,7 @@ def test_curl_reads_it(tmp_path: Path) -> None:
         with httpx.Client(base_url=url, timeout=60) as http:
             wait_until_ready(http)
         words = ["curl", "-sN", "-G", f"{url}/sql/changes", "--data-urlencode", f'_statement=SELECT count(*) AS n FROM "{TABLE}"']
-        with subprocess.Popen([*words, "-d", "_by="], stdout=subprocess.PIPE, text=True) as curl:
+        with started([*words, "-d", "_by="], stdout=subprocess.PIPE, text=True) as curl:
             assert curl.stdout is not None
             lines = [curl.stdout.readline() for _ in range(5)]
             curl.terminate()

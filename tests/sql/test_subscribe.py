@@ -22,6 +22,7 @@ from millpond.settings import Retention
 from millpond.tables.sql.subscribe import SqlChanges
 from servers.serving import serving
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.programs import started
 from suite.sizes import examples
 from suite.waiting import wait_until
 
@@ -147,9 +148,7 @@ def test_both_clients_and_the_command_see_the_same(tmp_path: Path) -> None:
         words = [sys.executable, "-m", "millpond.cli", "sql", url, statement, "--watch", "--by", "g", "--json"]
         with millpond.connect(url) as server:
             server.wait_for_table(TABLE)
-            with subprocess.Popen(
-                words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-            ) as watching:
+            with started(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as watching:
                 assert watching.stdout is not None
                 lines = [json.loads(watching.stdout.readline())] if compute(job.states[0]) else []
                 reading = threading.Thread(target=lambda: lines.extend(map(json.loads, watching.stdout or ())))

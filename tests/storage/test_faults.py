@@ -25,6 +25,7 @@ from millpond.storage import open_storage
 from servers.proxy import Faults, proxy
 from servers.s3 import QUICK, delete, environment, moto_server, use
 from spark_files.checkpoint import UploadedCheckpoint
+from suite.programs import started
 from suite.sizes import a_few
 from suite.waiting import stays, wait_until
 
@@ -308,7 +309,7 @@ def test_closing_doesnt_wait_for_a_store_that_hangs(
 def test_the_server_goes_on_through_an_outage(job: UploadedCheckpoint, place: str, tmp_path: Path) -> None:
     with proxy(moto_server()) as (url, faults):
         command = [sys.executable, "-m", "millpond.cli", "serve", place, "--port", "0", "--json"]
-        with subprocess.Popen(
+        with started(
             command, stdout=subprocess.PIPE, env={**os.environ, **environment(url), "MILLPOND_HOME": str(tmp_path)}
         ) as server:
             try:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from suite.programs import started
 from suite.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -163,10 +164,22 @@ def test_nothing_else_has_one(group: str, more: str, failed: str, tried: list[st
 def test_a_group_that_is_ended_by_a_signal_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import time\n\ndef test_long():\n    open('began', 'w').close()\n    time.sleep(600)\n")
     for processes in ((), ("-n", "2")):
-        with subprocess.Popen(**command(tmp_path, "--group", "fast", *processes, ci=False), stdout=subprocess.PIPE) as running:
+        with started(**command(tmp_path, "--group", "fast", *processes, ci=False), stdout=subprocess.PIPE) as running:
             wait_until((tmp_path / "began").exists, "the test's begin", unless=running.poll)
             running.terminate()
             said, _ = running.communicate(timeout=60)
         assert running.returncode == 143
         assert "SIGTERM in group fast" in said
         (tmp_path / "began").unlink()
+
+
+@pytest.mark.long
+def test_a_test_that_hangs_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    hangs = "import threading\n\ndef test_hangs():\n    threading.Event().wait()\n\n"
+    (tmp_path / "test_it.py").write_text(hangs + "".join(f"def test_{n}():\n    pass\n\n" for n in range(9)))
+    limit = ("-p", "pytest_timeout", "--timeout", "20", "--timeout-method", "thread", "-o", "faulthandler_timeout=15")
+    done = run(tmp_path, "--group", "fast", "-n", "2", *limit, ci=True)
+    assert done.returncode == 1, done.stdout
+    assert re.search(r"^FAILED test_it.py::test_hangs", done.stdout, re.MULTILINE), done.stdout
+    assert "1 failed, 9 passed" in done.stdout
+    assert re.search(r"test_it.py., line 4 in test_hangs", done.stderr), "where it stands"

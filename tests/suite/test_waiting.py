@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from suite import waiting
+from suite import programs, waiting
+from suite.programs import started
 from suite.waiting import TimedOut, stays, wait_until, wait_until_async
 
 
@@ -76,3 +77,18 @@ def test_what_stays_is_watched_for_a_while() -> None:
 
 def _refused() -> None:
     raise ConnectionError("refused")
+
+
+def test_a_program_ends_with_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the test fails, and if the program goes on."""
+    waits = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(ValueError, match="fails"), started(waits) as failed:
+        raise ValueError("the test fails")
+    monkeypatch.setattr(programs, "PATIENCE_SECONDS", 0.05)
+    with pytest.raises(subprocess.TimeoutExpired), started(waits) as goes_on:
+        pass
+    assert failed.returncode == goes_on.returncode == -9
+    monkeypatch.undo()
+    with started([sys.executable, "-c", "pass"]) as ended:
+        pass
+    assert ended.returncode == 0

@@ -32,6 +32,7 @@ from millpond.storage import open_storage
 from millpond.wire.signature import parse_secret, sign
 from servers.ports import free_port
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.programs import started
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 HOUR = 3_600_000
@@ -273,7 +274,7 @@ def test_the_command_watches(receiver: Receiver, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "millpond.cli", "alerts", str(tmp_path / "pond"), "--config", str(config), "--watch"]
     environment = {**os.environ, "MILLPOND_HOME": str(tmp_path / "home")}
     for _ in range(2):
-        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as command:
+        with started(words, stderr=subprocess.PIPE, text=True, env=environment) as command:
             assert command.stderr is not None
             assert "Watching" in command.stderr.readline()
             command.send_signal(signal.SIGTERM)  # it ends after its first look

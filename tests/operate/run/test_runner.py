@@ -16,6 +16,7 @@ from millpond.operate.run.runner import Runner, Status
 from millpond.ownership.runs import Run, begin_run, change_run, read_runs
 from millpond.settings import RunSettings
 from millpond.storage import open_storage
+from suite.programs import started
 from suite.waiting import wait_until
 
 QUICK = RunSettings(first_pause_seconds=0.01, most_pause_seconds=0.05, most_idle_runs=3, look_seconds=0.02)
@@ -228,7 +229,7 @@ def test_the_command_takes_the_program_with_it(tmp_path: Path, number: signal.Si
     """However it ends; a program of which nobody would know any more doesn't go on."""
     path = program(tmp_path, WAITS)
     words = [sys.executable, "-m", "millpond.cli", "run", str(path), str(tmp_path)]
-    with subprocess.Popen(words, stderr=subprocess.PIPE) as command:
+    with started(words, stderr=subprocess.PIPE) as command:
         wait_for(tmp_path / "began")
         command.send_signal(number)
         command.communicate(timeout=60)

@@ -33,6 +33,7 @@ from savepoint.test_create import condition_of
 from servers.proxy import proxy
 from servers.s3 import BUCKET, moto_server, use
 from spark_files.checkpoint import UploadedCheckpoint, WrittenCheckpoint
+from suite.programs import started
 from suite.waiting import wait_until
 
 
@@ -265,7 +266,7 @@ def test_kills(running: tuple[WrittenCheckpoint, dict[int, dict[str, int]]], tmp
     numbers, newest = random.Random(7), -1
     for number in range(kills):
         command = [sys.executable, "-c", KILLED, str(tmp_path / "ck"), str(tmp_path / "archive")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             if number == kills - 1 and newest < 1:  # on a busy machine each was killed before its first batches
@@ -387,7 +388,7 @@ def test_the_command(job: WrittenCheckpoint, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_command_ends_at_a_signal(job: WrittenCheckpoint, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "millpond.cli", "archive", str(tmp_path / "ck"), "--to", str(tmp_path / "archive")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         batches = tmp_path / "archive/generations/1/batches"
         wait_until(batches.exists, "the first batch in the archive", unless=lambda: process.poll() is not None)
         process.send_signal(signal.SIGTERM)

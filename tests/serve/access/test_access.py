@@ -21,6 +21,7 @@ from millpond.serve.access.access import Access, check_exposure, is_loopback
 from millpond.serve.access.tokens import EVERYBODY, add_token, read_tokens, remove_token
 from millpond.settings import ServeSettings
 from servers.serving import wait_until_ready
+from suite.programs import started
 from suite.waiting import stays, wait_until
 
 
@@ -191,7 +192,7 @@ def test_neither_keys_nor_tokens_leave_by_log_or_metrics(types_pond: Path, tmp_p
     options = ["--json", "--tokens", tokens["file"], "--log-requests", "--log-level", "debug", "--log-format", "json"]
     command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", *options]
     environment = {**os.environ, "MILLPOND_HOME": str(tmp_path / "home")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as server:
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as server:
         assert server.stdout is not None
         address = json.loads(server.stdout.readline())["url"]
         with httpx.Client(base_url=address, timeout=60) as client:

@@ -26,6 +26,7 @@ from millpond.serve.process.server import address_of, open_listener
 from servers.serving import serving, write_certificate
 from servers.sockets import is_read
 from soak.processes import children
+from suite.programs import started
 from suite.sizes import a_few
 from suite.waiting import stays, wait_until
 
@@ -135,7 +136,7 @@ def test_an_answer_doesnt_wait_for_an_acknowledgement() -> None:
 def test_no_key_stands_in_the_log(types_pond: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--json"]
     environment = {**os.environ, "MILLPOND_HOME": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as server:
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as server:
         assert server.stdout is not None
         address = json.loads(server.stdout.readline())["url"]
         httpx.get(f"{address}/tables/string/rows?k=secret", timeout=60)
