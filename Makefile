@@ -58,7 +58,7 @@ hangs = -o faulthandler_timeout=$(1) --timeout-method thread --timeout $$(($(1) 
 # A group of long tests also writes how it ended.
 WRITTEN := --result benchmarks/results/long.json
 
-# Many of its tests wait for servers: four processes fill two cores, and get more of them if others want them too.
+# Many of its tests wait for servers, so that four processes fill two cores.
 fast: machine ## Tests that need no Spark
 	$(call group,fast,not spark and not faults and not long,6,4,$(call hangs,600))
 

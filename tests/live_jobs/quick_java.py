@@ -19,6 +19,5 @@ RENAMES_WITHOUT_PROCESSES = {
 }
 """Settings of a session that writes the same files with less work.
 
-Without Hadoop's native library, Spark's default starts `chmod` and `readlink` as programs for each file that a batch writes.  That
-is a tenth of what a small batch costs.
+Without Hadoop's native library, Spark's default starts `chmod` and `readlink` as programs for each file that a batch writes.
 """

@@ -48,11 +48,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     behind_records:  records that the sources have and no committed batch; None if that isn't known
     input_rows, late_rows, changed_rows: since the job was started, of Spark's own reports: rows read,
                      rows dropped because they were late, rows of state that were written; None if
-                     `millpond.start` doesn't run the job
+                     neither `start` nor `publish` knows the job
     state_rows:      rows of state, of the newest report; None if RocksDB doesn't count them
     memory_bytes:    that the state takes of the executors' memory, of the newest report
     get_seconds:     one read of state, in the mean of the newest batch that read any; only of RocksDB
-    starts:          how often the job was started; None if `millpond.start` never did
+    starts:          how often the job was started; None if neither `start` nor `publish` knows it
     recovery_seconds: of the newest run, from the start of its process to its first commit
     savepoint_ms, savepoint_every_seconds: up to when all batches are in a scheduled savepoint, and the
                      interval; None without a schedule

@@ -228,7 +228,7 @@ def start(
         conf |= _FENCED if fenced else {}
         _tell_choices(folder.job, pinned, {PROVIDER: str(spark.conf.get(PROVIDER)), **conf}, partitions)
         folder.write_definition(definition)
-        run = _begin_run(folder)
+        run = _begin_run(folder, _newest_committed(folder))
         with session_conf(spark, conf), starting():
             query = writer.start()
         lease.begin(query)
@@ -250,10 +250,13 @@ def _stop_started(spark: SparkSession, name: str, query: StreamingQuery | None, 
             found.stop()
 
 
-def _begin_run(folder: JobFolder) -> Run:
-    """Record that the job runs from now on.  Raises NOT_WRITABLE, and what the storage raises."""
-    committed = committed_batches(open_storage(folder.checkpoint))
-    run = Run(began_ms=began_ms(), host=host_name()[:_HOST_LETTERS], batch=max(committed, default=None))
+def _newest_committed(folder: JobFolder) -> int | None:
+    return max(committed_batches(open_storage(folder.checkpoint)), default=None)
+
+
+def _begin_run(folder: JobFolder, before: int | None) -> Run:
+    """Record that the job runs from now on, after this batch.  Raises NOT_WRITABLE, and what the storage raises."""
+    run = Run(began_ms=began_ms(), host=host_name()[:_HOST_LETTERS], batch=before)
     begin_run(folder.storage, run)
     return run
 
@@ -322,7 +325,7 @@ def _begin_published_run(folder: JobFolder, query: StreamingQuery) -> Run | None
     Raises:  NOT_WRITABLE, and what the storage raises.
     Source:  StreamingQuery.recentProgress, Spark 4.3: the newest `spark.sql.streaming.numRecentProgressUpdates` reports, a hundred.
     """
-    before: int | None = max(committed_batches(open_storage(folder.checkpoint)), default=None)
+    before = _newest_committed(folder)  # first: a batch that is committed meanwhile has a report
     reports = query.recentProgress
     conf = query._jsq.streamingQuery().sparkSessionForStream().conf()
     if len(reports) >= int(str(conf.get(_REPORTS, "100"))):
@@ -330,9 +333,7 @@ def _begin_published_run(folder: JobFolder, query: StreamingQuery) -> Run | None
     if reports:
         first = int(reports[0]["batchId"])
         before = first - 1 if first > 0 else None
-    run = Run(began_ms=began_ms(), host=host_name()[:_HOST_LETTERS], batch=before)
-    begin_run(folder.storage, run)
-    return run
+    return _begin_run(folder, before)
 
 
 def publish(

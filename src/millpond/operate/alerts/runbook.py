@@ -15,27 +15,28 @@ RUNBOOK = {
     "and the state's size. A batch during which the job was down counts with that time.",
     "batch-failed": "The job has stopped, and a batch is planned and not committed. Read the end of the driver's log. `millpond "
     "repair` says whether Spark can start from the checkpoint, and makes a copy that it starts from (repair.md).",
-    "job-down": "`millpond.start` ran the job, and it doesn't run. Readers get the last committed batch meanwhile. Jobs that "
-    "neither `start` nor `publish` knows are never reported: nobody knows whether they run.",
+    "job-down": "A job of `start` or `publish` doesn't run. Readers get the last committed batch "
+    "meanwhile. Jobs that neither `start` nor `publish` knows are never reported: nobody knows whether they "
+    "run.",
     "recovery-slow": "The job was seen stopped, runs again, and has committed nothing for five minutes. Its first batch loads all "
     "of the state.",
     "batch-waits": "A batch was planned ten minutes ago, the job runs, and the batch isn't committed. See in Spark's UI what its "
     "tasks do.",
-    "behind": "For a quarter of an hour the sources have had records that no batch has read, and there are more of them now "
-    "than before. Known of Kafka, where `millpond.start` runs the job. Give the job more cores or partitions "
-    "(rescale (savepoints.md)).",
+    "behind": "For a quarter of an hour the sources have had records that no batch has read, and there are more of them "
+    "now than before. Known of Kafka, for jobs of `start` and `publish`. Give the job more cores or "
+    "partitions (rescale (savepoints.md)).",
     "watermark-still": "The watermark has been the same for ten minutes, while batches were committed: nothing expires. One source "
     "without events holds it back, or its events have no time.",
     "partition-skew": "The largest partition has over a mebibyte, and over five times the median one. Find the key with `millpond "
     "top` and salted (hot-keys.md) aggregations, or `millpond rescale` if many keys share the partition.",
     "state-slow": "One read of the state took over a tenth of a second, in the mean of a batch, for two minutes. Known of "
-    "RocksDB, where `millpond.start` runs the job. Give RocksDB more memory "
+    "RocksDB, for jobs of `start` and `publish`. Give RocksDB more memory "
     "(`spark.sql.streaming.stateStore.rocksdb.*`) or a quicker disk; see how large the state is.",
-    "late-rows": "In the last quarter of an hour, Spark dropped rows because they came after the watermark. Known where "
-    "`millpond.start` runs the job. A longer delay of the watermark keeps such rows, and keeps state for longer. "
+    "late-rows": "In the last quarter of an hour, Spark dropped rows because they came after the watermark. Known for jobs "
+    "of `start` and `publish`. A longer delay of the watermark keeps such rows, and keeps state for longer. "
     "Declared aggregates (aggregates.md) take late rows in.",
-    "restarts-often": "`millpond.start` started the job more than three times within an hour. `runs.json` in the job's folder has "
-    "the error that ended each run; `millpond run` (run.md) says what to do about it.",
+    "restarts-often": "The job was started more than three times within an hour, by `start` or with `publish`. `runs.json` in "
+    "the job's folder has the error that ended each run; `millpond run` (run.md) says what to do about it.",
     "savepoint-overdue": "For two intervals the job has had batches that are in no scheduled savepoint. See whether the server"
     " that makes them runs (`millpond serve --savepoint-every`), and what its log says. After the end of "
     "a schedule, delete `schedule.json` in the job's folder.",
