@@ -6,11 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from msgspec import structs
 
+import millpond
 from millpond.catalogue import create_job, open_jobs
+from millpond.cli import main
+from millpond.operate.alerts.evaluate import firing
 from millpond.operate.sample_log import samples_of
 from millpond.operate.watcher import Watcher, read_newest
-from millpond.settings import SampleSettings
+from millpond.serve.backups import Backups
+from millpond.serve.ponds import open_ponds
+from millpond.settings import BackupSettings, SampleSettings
+from millpond.tables.pond import Pond
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.waiting import stays, wait_until
 
@@ -82,6 +90,36 @@ def test_a_checkpoint_that_is_elsewhere_now_is_measured_there(tmp_path: Path) ->
         new.write_text(json.dumps({"format": 1, "job": "a", "checkpoint": "checkpoint-2"}))
         new.replace(description)  # a watcher that reads half of it has no sample for a moment
         wait_until(lambda: watcher.samples()["a"].batch == 5, "the sample of batch 5", ignoring=(KeyError,))
+
+
+def test_what_goes_wrong_in_the_server_is_in_the_samples_and_fires(tmp_path: Path) -> None:
+    """Its replica of a job, and the job's archive; another job has neither."""
+    pond, archive = tmp_path / "pond", tmp_path / "archive"
+    job, well = job_in(pond, "a", 1), job_in(pond, "well", 1)
+    state = next(path for path in (job.path / "state").rglob("1.delta"))
+    state.rename(tmp_path / "away")
+    stranger = job_in(tmp_path / "other", "stranger", 1)
+    assert CliRunner().invoke(main, ["archive", str(stranger.path), "--to", str(archive / "a"), "--once"]).exit_code == 0
+
+    def open_pond(_: str) -> Pond:
+        return millpond.open(pond, replica_dir=tmp_path / "replicas", wait_seconds=0)
+
+    watcher = Watcher({"": str(pond)}, OFTEN)
+    backups = Backups({"": str(pond)}, BackupSettings(archive=str(archive)))
+    with open_ponds([""], open_pond, backups, watcher):
+
+        def seen(name: str) -> tuple[int | None, int | None]:
+            sample = watcher.samples().get(name)
+            return (None, None) if sample is None else (sample.readable, sample.backups_failing)
+
+        wait_until(lambda: seen("a") == (0, 1), "samples of the replica and the archive that fail")
+        wait_until(lambda: seen("well") == (1, 0), "samples of a job with which nothing is wrong")
+        later = [structs.replace(watcher.samples()["a"], at_ms=minute * 60_000) for minute in range(8)]
+        assert {"replica-failing", "backups-failing"} <= {alert.rule for alert in firing("a", later)}
+        (tmp_path / "away").rename(state)
+        commit(job, 2)
+        commit(well, 2)
+        wait_until(lambda: seen("a") == (1, 1), "samples of the replica that can be read")
 
 
 def test_a_place_that_isnt_there_yet(tmp_path: Path) -> None:

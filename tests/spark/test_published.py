@@ -19,6 +19,7 @@ from inputs.event_file import write_event_file
 from live_jobs.quick_java import QUICK_JAVA_ENVIRONMENT
 from live_jobs.samples import sampled
 from millpond.catalogue import open_jobs
+from millpond.operate.measure import JobMeter
 from millpond.ownership.runs import Run, read_runs
 from suite.waiting import wait_until
 
@@ -96,6 +97,8 @@ def test_each_query_of_a_checkpoint_is_a_run(spark: Any, tmp_path: Path) -> None
     run = ended(tmp_path / "pond", 2)
     assert run.batch == 1
     assert run.error is not None
+    sample = JobMeter(folder).look()
+    assert (sample.starts, sample.failures) == (2, 1)
     assert millpond.publish(query, table="hits", pond=tmp_path / "pond") is not None
     assert read_runs(folder.storage).count == 2, "a query that has ended is no run"
 

@@ -126,6 +126,7 @@ class JobMeter:
             **self._notes,
             **self._read_replica(followed),
             **self._count_reads(followed),
+            backups_failing=_failing_backups(followed),
             checkpoint_bytes=None if sizes is None else sizes.checkpoint_bytes,
             operators=() if sizes is None else sizes.operators,
             sized_ms=None if sizes is None else sizes.at_ms,
@@ -139,7 +140,7 @@ class JobMeter:
         applied = followed["batches_applied"], followed["apply_seconds"]
         batches, seconds = applied[0] - self._applied[0], applied[1] - self._applied[1]
         self._applied = applied
-        found: dict[str, Any] = {"behind_seconds": followed.get("behind_seconds")}
+        found: dict[str, Any] = {"readable": _readable(followed), "behind_seconds": followed.get("behind_seconds")}
         if batches > 0:
             found["apply_seconds"] = seconds / batches
         if requests := followed.get("requests"):
@@ -271,11 +272,24 @@ def _state(beat: Beat, newest: CommittedBatch | None) -> str:
     return "unknown" if is_silent else beat.job_state
 
 
+def _readable(followed: Mapping[str, Any]) -> int | None:
+    """Whether a replica can be read; None while it is built for the first time."""
+    is_readable = followed.get("batch") is not None
+    error = followed.get("error")
+    return None if not is_readable and error and error["condition"] == "REPLICA_BUILDING" else int(is_readable)
+
+
+def _failing_backups(followed: Mapping[str, Any] | None) -> int | None:
+    """How many of the job's savepoints at intervals and archives went wrong last; None if this process makes none."""
+    errors = None if followed is None else followed.get("backup_errors")
+    return None if errors is None else len(errors)
+
+
 def _counts(progress: Mapping[str, int | float]) -> dict[str, Any]:
     """The fields of a sample that Spark's reports say."""
     names = ("input_rows", "late_rows", "changed_rows", "state_rows", "memory_bytes")
     whole = {name: int(progress[name]) for name in names if name in progress}
-    return whole | ({"get_seconds": float(progress["get_seconds"])} if "get_seconds" in progress else {})
+    return whole | {name: float(progress[name]) for name in ("get_seconds", "commit_seconds") if name in progress}
 
 
 def _notes_of(storage: Storage) -> dict[str, Any]:
@@ -286,7 +300,7 @@ def _notes_of(storage: Storage) -> dict[str, Any]:
     except CheckpointError:
         runs = Runs()
     if runs.runs:
-        found |= {"starts": runs.count, "recovery_seconds": runs.runs[-1].recovery_seconds}
+        found |= {"starts": runs.count, "failures": runs.failures, "recovery_seconds": runs.runs[-1].recovery_seconds}
     note = read_note(storage)
     if note is not None:
         found |= {"savepoint_ms": note.whole_ms, "savepoint_every_seconds": note.every_ms / 1000}

@@ -52,14 +52,20 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state_rows:      rows of state, of the newest report; None if RocksDB doesn't count them
     memory_bytes:    that the state takes of the executors' memory, of the newest report
     get_seconds:     one read of state, in the mean of the newest batch that read any; only of RocksDB
+    commit_seconds:  in which the tasks of the newest batch wrote the state's files, added up over its partitions
     starts:          how often the job was started; None if neither `start` nor `publish` knows it
+    failures:        how many of these runs an error has ended
     recovery_seconds: of the newest run, from the start of its process to its first commit
     savepoint_ms, savepoint_every_seconds: up to when all batches are in a scheduled savepoint, and the
                      interval; None without a schedule
     drill_failed:    1 if the newest drill failed, 0 if it went well; None if there was none
     drill_seconds:   in which that drill brought the job back
-    behind_seconds:  of the replica that the sampling server follows: the age of the oldest commit that
-                     isn't applied; None if it follows none
+    backups_failing: savepoints at intervals and archives of the job that went wrong last; None if the
+                     sampling server makes none
+    readable:        of the replica that the sampling server follows: 1 if it can be read, else 0; None
+                     while it is built for the first time, or if it follows none
+    behind_seconds:  of that replica: the age of the oldest commit that isn't applied; None if it
+                     follows none
     apply_seconds:   in which that replica applied a batch, in the mean since the sample before; None
                      if there was none
     store_requests, store_bytes: of that replica, to and from an object store since the server began;
@@ -90,12 +96,16 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state_rows: int | None = None
     memory_bytes: int | None = None
     get_seconds: float | None = None
+    commit_seconds: float | None = None
     starts: int | None = None
+    failures: int | None = None
     recovery_seconds: float | None = None
     savepoint_ms: int | None = None
     savepoint_every_seconds: float | None = None
     drill_failed: int | None = None
     drill_seconds: float | None = None
+    backups_failing: int | None = None
+    readable: int | None = None
     behind_seconds: float | None = None
     apply_seconds: float | None = None
     store_requests: int | None = None

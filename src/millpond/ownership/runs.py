@@ -1,6 +1,6 @@
 """The runs of a job of `start` or `publish`: when each began, committed its first batch, and ended.
 
-    <job folder>/runs.json    {"format": 1, "count": …, "runs": [{"began_ms": …, …}, …]}    newest last
+    <job folder>/runs.json    {"format": 1, "count": …, "failures": …, "runs": [{"began_ms": …, …}, …]}    newest last
 
 Only the owner of the job's lease writes it, or the process whose query was published.  It keeps the newest hundred runs;
 `count` has all of them.
@@ -48,12 +48,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Runs(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a job's runs.
 
-    count:  how often it was started
-    runs:   the newest ones, oldest first
+    count:     how often it was started
+    failures:  how many of these runs an error has ended
+    runs:      the newest ones, oldest first
     """
 
     format: int = _FORMAT
     count: int = 0
+    failures: int = 0
     runs: tuple[Run, ...] = ()
 
 
@@ -79,7 +81,7 @@ def begin_run(storage: Storage, run: Run) -> None:
         before = read_runs(storage)
     except CheckpointError:
         before = Runs()
-    _write(storage, Runs(count=before.count + 1, runs=(*before.runs, run)[-_MOST_RUNS:]))
+    _write(storage, msgspec.structs.replace(before, count=before.count + 1, runs=(*before.runs, run)[-_MOST_RUNS:]))
 
 
 def change_run(storage: Storage, run: Run) -> None:
@@ -89,7 +91,8 @@ def change_run(storage: Storage, run: Run) -> None:
     """
     before = read_runs(storage)
     if before.runs and before.runs[-1].began_ms == run.began_ms and before.runs[-1].host == run.host:
-        _write(storage, Runs(count=before.count, runs=(*before.runs[:-1], run)))
+        failures = before.failures + (run.error is not None and before.runs[-1].error is None)
+        _write(storage, msgspec.structs.replace(before, failures=failures, runs=(*before.runs[:-1], run)))
 
 
 def _write(storage: Storage, runs: Runs) -> None:

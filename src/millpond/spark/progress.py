@@ -1,10 +1,12 @@
 """What Spark reports of a query's batches, added up as they come.
 
-    {"input_rows": …, "late_rows": …, "state_rows": …, "changed_rows": …, "memory_bytes": …, "get_seconds": …}
+    {"input_rows": …, "late_rows": …, "state_rows": …, "changed_rows": …, "memory_bytes": …, "get_seconds": …,
+     "commit_seconds": …}
 
 Source:  StreamingQueryProgress, Spark 4.3: `numInputRows`; of each of `stateOperators`
-`numRowsTotal`, `numRowsUpdated`, `numRowsDroppedByWatermark`, `memoryUsedBytes`, and of RocksDB in
-`customMetrics` `rocksdbGetLatency` (milliseconds of all reads of the batch) and `rocksdbGetCount`.
+`numRowsTotal`, `numRowsUpdated`, `numRowsDroppedByWatermark`, `memoryUsedBytes`, `commitTimeMs` (of
+all tasks together), and of RocksDB in `customMetrics` `rocksdbGetLatency` (milliseconds of all
+reads of the batch) and `rocksdbGetCount`.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class ProgressCounts:
         if self._counts_rows or not any("rocksdbGetCount" in each for each in metrics):
             self._now["state_rows"] = sum(each["numRowsTotal"] for each in operators)
         self._now["memory_bytes"] = sum(each["memoryUsedBytes"] for each in operators)
+        self._now["commit_seconds"] = sum(each["commitTimeMs"] for each in operators) / 1000
         gets = sum(each.get("rocksdbGetCount", 0) for each in metrics)
         self._now.pop("get_seconds", None)
         if gets:

@@ -8,11 +8,12 @@ from millpond.operate.alerts.rules import RULES, Rule
 from millpond.operate.config import RuleConfig
 
 _RUNBOOK = "docs/alerts.md"
-# Of the server itself: no sample has these.
-_OF_SERVER = (
-    ("replica-failing", "The server can't follow the job.", "millpond_readable == 0 or millpond_behind_seconds > 60", 120),
-    ("backups-failing", "Savepoints or an archive go wrong.", "millpond_backups_failing > 0", 300),
-    ("samples-missing", "Nobody measures the job any more.", "time() - millpond_job_sample_timestamp_seconds > 200", 60),
+# No sample can have it.
+_SAMPLES_MISSING = (
+    "samples-missing",
+    "Nobody measures the job any more.",
+    "time() - millpond_job_sample_timestamp_seconds > 200",
+    60,
 )
 
 
@@ -25,8 +26,7 @@ def rule_file(config: RuleConfig | None = None) -> str:
     lines = ["groups:", "  - name: millpond", "    rules:"]
     for rule in RULES:
         lines += _rule(rule.id, rule.title, expression_of(rule, given.get(rule.id, rule.threshold)), rule.for_seconds, rule.advice)
-    for name, title, expression, seconds in _OF_SERVER:
-        lines += _rule(name, title, expression, seconds, "Look at the server's log.")
+    lines += _rule(*_SAMPLES_MISSING, "Look at the server's log.")
     return "\n".join(lines) + "\n"
 
 

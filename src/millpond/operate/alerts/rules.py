@@ -18,6 +18,8 @@ Unit = Literal["bytes", "seconds", "records", "rows", "times", ""]
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 # A partition below this size is no problem, however small the others are.
 _SKEW_LEAST_BYTES = 1 << 20
+# A replica that follows is behind for less.
+_FAR_BEHIND_SECONDS = 60
 # A forecast from less is none.
 _FORECAST_SECONDS = 6 * _HOUR
 
@@ -69,8 +71,12 @@ def _longest_batch(samples: Sequence[Sample]) -> float | None:
 
 
 def _failed(samples: Sequence[Sample]) -> float | None:
+    """Runs that an error has ended, also if the job runs again; 1 at least if it stands in the middle of a batch."""
     newest = samples[-1]
-    return None if newest.job_state == "unknown" else float(newest.job_state == "stopped" and newest.waiting_seconds is not None)
+    if newest.job_state == "unknown":
+        return None
+    stands = newest.job_state == "stopped" and newest.waiting_seconds is not None
+    return max(float(stands), _more([sample.failures for sample in samples]) or 0.0)
 
 
 def _down(samples: Sequence[Sample]) -> float | None:
@@ -172,10 +178,15 @@ def _late(samples: Sequence[Sample]) -> float | None:
 
 
 def _starts(samples: Sequence[Sample]) -> float | None:
-    known = [sample.starts for sample in samples if sample.starts is not None]
+    return _more([sample.starts for sample in samples])
+
+
+def _more(counts: Sequence[int | None]) -> float | None:
+    """By how much a count in the job's folder has grown; 0 if it begins anew, since somebody has deleted the file."""
+    known = [count for count in counts if count is not None]
     if not known:
         return None
-    return float(known[-1] - known[0]) if known == sorted(known) else 0.0  # it begins anew if somebody deletes the file
+    return float(known[-1] - known[0]) if known == sorted(known) else 0.0
 
 
 def _grown(counts: Sequence[int | None]) -> float | None:
@@ -203,6 +214,20 @@ def _savepoint_overdue(samples: Sequence[Sample]) -> float | None:
 def _drill_failed(samples: Sequence[Sample]) -> float | None:
     failed = samples[-1].drill_failed
     return None if failed is None else float(failed)
+
+
+def _replica(samples: Sequence[Sample]) -> float | None:
+    """1 if a server's replica of a job that has a batch can't be read, or is far behind; 0 once no server tells of one."""
+    newest = next((sample for sample in reversed(samples) if sample.readable is not None), None)
+    if newest is None:
+        return 0.0
+    unread = newest.readable == 0 and newest.batch is not None
+    return float(unread or (newest.behind_seconds or 0.0) > _FAR_BEHIND_SECONDS)
+
+
+def _backups(samples: Sequence[Sample]) -> float | None:
+    """0 once no server tells of any."""
+    return float(next((sample.backups_failing for sample in reversed(samples) if sample.backups_failing is not None), 0))
 
 
 def _covers(samples: Sequence[Sample], seconds: float) -> bool:
@@ -245,13 +270,17 @@ RULES = (
     ),
     Rule(
         id="batch-failed",
-        title="The job has stopped in the middle of a batch.",
+        title="An error has ended the job, or it has stopped in the middle of a batch.",
         threshold=0,
         unit="",
         value=_failed,
+        window_seconds=15 * _MINUTE,
         for_seconds=_MINUTE,
-        expression="millpond_job_running == 0 and on (job) millpond_job_waiting_seconds > {threshold}",
-        advice="Read the end of the driver's log; `millpond repair` says whether Spark can start from the checkpoint.",
+        expression="(millpond_job_running == 0 and on (job) millpond_job_waiting_seconds > {threshold}) or on (job) "
+        "(max_over_time(millpond_job_failures_total[15m]) - min_over_time(millpond_job_failures_total[15m]) > {threshold} "
+        "unless on (job) resets(millpond_job_failures_total[15m]) > 0)",
+        advice="Read the end of the driver's log, and the error in `runs.json` of the job's folder; `millpond repair` says whether "
+        "Spark can start from the checkpoint.",
     ),
     Rule(
         id="job-down",
@@ -367,6 +396,29 @@ RULES = (
         value=_drill_failed,
         expression="millpond_job_drill_failed > {threshold}",
         advice="`millpond drill` says what is missing; a later drill that goes well ends this.",
+    ),
+    Rule(
+        id="replica-failing",
+        title="The server can't follow the job.",
+        threshold=0,
+        unit="",
+        value=_replica,
+        window_seconds=3 * _MINUTE,
+        for_seconds=2 * _MINUTE,
+        expression="((millpond_job_readable == bool 0) and on (job) millpond_job_batch) > {threshold} "
+        f"or on (job) (millpond_behind_seconds > bool {_FAR_BEHIND_SECONDS}) > {{threshold}}",
+        advice="`/status` and the server's log say why; other jobs go on.",
+    ),
+    Rule(
+        id="backups-failing",
+        title="Savepoints or the archive of the job go wrong.",
+        threshold=0,
+        unit="",
+        value=_backups,
+        window_seconds=3 * _MINUTE,
+        for_seconds=5 * _MINUTE,
+        expression="millpond_job_backups_failing > {threshold}",
+        advice="`/status` and the server's log have the error; it is tried again by itself.",
     ),
 )
 BY_ID = {rule.id: rule for rule in RULES}

@@ -13,8 +13,10 @@ RUNBOOK = {
     "of `state-large` within a week. `millpond samples --last 24h` shows its growth.",
     "batch-slow": "The longest batch since the last sample took over a minute, for two minutes. Compare with the rows of a batch "
     "and the state's size. A batch during which the job was down counts with that time.",
-    "batch-failed": "The job has stopped, and a batch is planned and not committed. Read the end of the driver's log. `millpond "
-    "repair` says whether Spark can start from the checkpoint, and makes a copy that it starts from (repair.md).",
+    "batch-failed": "An error has ended a run of the job in the last quarter of an hour, also if the job runs again; or the "
+    "job has stopped, and a batch is planned and not committed. Read the end of the driver's log, and the "
+    "error of the newest run in `runs.json` of the job's folder. `millpond repair` says whether Spark can "
+    "start from the checkpoint, and makes a copy that it starts from (repair.md).",
     "job-down": "A job of `start` or `publish` doesn't run. Readers get the last committed batch "
     "meanwhile. Jobs that neither `start` nor `publish` knows are never reported: nobody knows whether they "
     "run.",
@@ -42,4 +44,10 @@ RUNBOOK = {
     "a schedule, delete `schedule.json` in the job's folder.",
     "drill-failed": "The newest drill (run.md#drill) of the job didn't bring it back within the objective. The command says why; "
     "a later drill that goes well ends the alert.",
+    "replica-failing": "For two minutes, the server's replica of the job can't be read, though the job has committed a batch and "
+    "the replica isn't being built for the first time; or it is over a minute behind. Other jobs go on. "
+    "`/status` and the server's log say why. Known where a server follows the job, and for three minutes after "
+    "it has gone.",
+    "backups-failing": "For five minutes, the newest try of the job's savepoints at intervals or of its archive went wrong. It is "
+    "tried again by itself. `/status` and the server's log have the error. Known of the server that makes them.",
 }

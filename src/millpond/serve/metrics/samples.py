@@ -50,6 +50,9 @@ _JOBS = {
     "millpond_job_state_rows": _Gauge("Rows of state, by Spark's newest report.", lambda sample: sample.state_rows),
     "millpond_job_state_memory_bytes": _Gauge("Memory of the state, by Spark's newest report.", lambda sample: sample.memory_bytes),
     "millpond_state_get_seconds": _Gauge("One read of state, in the mean of the newest batch.", lambda sample: sample.get_seconds),
+    "millpond_state_commit_seconds": _Gauge(
+        "In which the tasks of the newest batch wrote the state, added up.", lambda sample: sample.commit_seconds
+    ),
     "millpond_job_recovery_seconds": _Gauge(
         "From the start of the newest run's process to its first commit.", lambda sample: sample.recovery_seconds
     ),
@@ -61,6 +64,13 @@ _JOBS = {
     ),
     "millpond_job_drill_failed": _Gauge("1 if the newest drill failed, else 0.", lambda sample: sample.drill_failed),
     "millpond_job_drill_seconds": _Gauge("In which the newest drill brought the job back.", lambda sample: sample.drill_seconds),
+    "millpond_job_readable": _Gauge(
+        "1 if the server's replica of the job can be read, 0 if not; absent while it is built for the first time.",
+        lambda sample: sample.readable,
+    ),
+    "millpond_job_backups_failing": _Gauge(
+        "The job's savepoints at intervals and archives whose last try went wrong.", lambda sample: sample.backups_failing
+    ),
     "millpond_job_checkpoint_bytes": _Gauge("State files, also of earlier batches.", lambda sample: sample.checkpoint_bytes),
     "millpond_job_sample_timestamp_seconds": _Gauge("When all this was measured, since 1970.", lambda sample: sample.at_ms / 1000),
 }
@@ -70,6 +80,7 @@ _COUNTERS = {
     "millpond_job_late_rows": _Gauge("Rows dropped as late since then.", lambda sample: sample.late_rows),
     "millpond_job_changed_rows": _Gauge("Rows of state written since then.", lambda sample: sample.changed_rows),
     "millpond_job_starts": _Gauge("How often the job was started.", lambda sample: sample.starts),
+    "millpond_job_failures": _Gauge("How many of these runs an error has ended.", lambda sample: sample.failures),
 }
 _OPERATORS: dict[str, tuple[str, Callable[[OperatorSize], int]]] = {
     "millpond_state_bytes": ("Files of the state that Spark would load.", lambda size: size.state_bytes),
