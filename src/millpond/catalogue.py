@@ -62,6 +62,8 @@ _SAVEPOINTS = "savepoints"
 JOB = "job.json"
 _SINK = "sink.json"
 _BOUNDS = FileBounds()
+# A batch that is so much newer than the last heartbeat isn't of a job that stopped then.  Clocks of machines differ by less.
+_SILENT_SECONDS = 60.0
 # More is no count of Spark's.
 _MOST_NUMBER = 1 << 63
 _NOTHING_MORE = Places()
@@ -85,6 +87,17 @@ class Beat:
     newest: Mapping[str, Any] | None = None
     at: float | None = None
     progress: Mapping[str, int | float] = field(default_factory=dict)
+
+    def state_given(self, committed_ns: int | None) -> str:
+        """The state of a job whose newest batch was committed then: unknown if the last report is much older than that.
+
+        Such a job runs and reports nothing: its query was started again without `start` and `publish`.
+
+        committed_ns:  nanoseconds since 1970; None if that isn't known
+        """
+        if self.job_state == "stopped" and committed_ns is not None and self.at is not None:
+            return "unknown" if committed_ns / 1e9 > self.at + _SILENT_SECONDS else "stopped"
+        return self.job_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +229,12 @@ class JobFolder:
         whole = json.dumps(beat if newest is None else {**beat, "newest": newest}).encode()
         self.storage.write("heartbeat.json", whole if len(whole) <= _BOUNDS.note_bytes else json.dumps(beat).encode())
 
-    def job_state(self) -> str:
-        """running, stopped, or unknown: only jobs of `start` and `publish` have a heartbeat."""
-        return self.beat().job_state
+    def job_state(self, committed_ns: int | None = None) -> str:
+        """running, stopped, or unknown: only jobs of `start` and `publish` have a heartbeat.
+
+        committed_ns:  when the newest batch was committed, see `Beat.state_given`
+        """
+        return self.beat().state_given(committed_ns)
 
     def said_stopped(self) -> bool:
         """Whether the job itself reported that it stopped.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from millpond.catalogue import Beat, JobFolder
+from millpond.catalogue import JobFolder
 from millpond.checkpoint.log import CommittedBatch, committed_batches, planned_batches, read_batch, read_planned_ms
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
@@ -34,8 +34,6 @@ from millpond.tables.versions.listing import records_behind
 
 # Of so many batches since the look before the times are read; older ones count only.
 _TIMED_BATCHES = 20
-# A batch that is so much newer than the last heartbeat isn't of a job that stopped then.  Clocks of machines differ by less.
-_SILENT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ class JobMeter:
         newest, sizes, beat = self._newest, self._sizes, self._folder.beat()
         return Sample(
             at_ms=at_ms,
-            job_state=_state(beat, newest),
+            job_state=beat.state_given(None if newest is None else newest.committed_ns),
             batch=None if newest is None else newest.batch,
             committed_ms=None if newest is None or newest.committed_ns is None else newest.committed_ns // 1_000_000,
             batches=batches,
@@ -258,18 +256,6 @@ class JobMeter:
             names = read_snapshot_metadata(self._storage, *folder_and_name(base)).sst_names.values()
             known = self._ssts[folder] = base, frozenset(names)
         return known[1]
-
-
-def _state(beat: Beat, newest: CommittedBatch | None) -> str:
-    """What a job said last; unknown if it has committed batches long after that: so it runs, and says nothing."""
-    is_silent = (
-        beat.job_state == "stopped"
-        and beat.at is not None
-        and newest is not None
-        and newest.committed_ns is not None
-        and newest.committed_ns / 1e9 > beat.at + _SILENT_SECONDS
-    )
-    return "unknown" if is_silent else beat.job_state
 
 
 def _readable(followed: Mapping[str, Any]) -> int | None:

@@ -523,6 +523,7 @@ class Pond:
                 lag = job.cut(view).lag
                 rows = {s.id: view.rows.count(s.id) for s in view.stores.stores}
                 out |= {
+                    "job_state": job.job_state(view.record),
                     "batch": view.record.batch,
                     "behind_batches": lag.behind_batches,
                     "behind_seconds": lag.behind_seconds,

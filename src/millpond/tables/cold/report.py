@@ -222,7 +222,7 @@ class _Inspection:
         return JobReport(
             job=self._folder.job,
             checkpoint=storage.uri,
-            job_state=self._folder.job_state(),
+            job_state=self._folder.job_state(newest.committed_ns if newest else None),
             job_id=identity,
             settings=newest.settings if newest else None,
             conf=conf or {},

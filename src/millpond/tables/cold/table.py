@@ -250,7 +250,7 @@ class ColdTable:
             age_from=age_from,
             event_lag_seconds=None if batch.watermark_ms is None else now - batch.watermark_ms / 1000,
         )
-        cut = Cut(job=self._job, position=position, lag=lag, job_state=self._folder.job_state())
+        cut = Cut(job=self._job, position=position, lag=lag, job_state=self._folder.job_state(batch.committed_ns))
         evicted = self._may_have_expired() if found is None else hidden
         return Row(values or (), cut, as_final(stamp_at_most(batch.batch)) if is_over and values else None, evicted=evicted)
 

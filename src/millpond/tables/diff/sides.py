@@ -113,7 +113,7 @@ class Source:
             committed_ms=saved.committed_ms if saved else committed_ms,
             judged_ms=clock_ms(batch.started_ms, now_ms) if self.number is None else batch.started_ms,
             behind_batches=None if saved else sum(number > batch.batch for number in batches),
-            job_state=None if saved else self.folder.job_state(),
+            job_state=None if saved else self.folder.job_state(batch.committed_ns),
         )
         return OpenSide(side, storage, batch, tables, broken, stores, unread, None if saved else self.folder.storage)
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 
-from millpond.catalogue import JobFolder
+from millpond.catalogue import Beat, JobFolder
 from millpond.checkpoint.position import Position
 from millpond.errors import ReplicaError
 from millpond.native.lookup import Reader
@@ -71,7 +71,7 @@ class JobReads(Reads):
         self.settings = settings
         self.held_views = HeldViews(most=settings.page_views, seconds=settings.page_view_seconds)
         self.shorter = ShorterFile(folder.storage)
-        self._heartbeat = ("unknown", 0.0)
+        self._heartbeat = (Beat("unknown", ""), 0.0)
         self._position: tuple[ReplicaRecord | None, Position | None] = (None, None)
 
     @property
@@ -142,7 +142,7 @@ class JobReads(Reads):
             position,
             newer.batches,
             newer.oldest_commit_ns,
-            self.job_state(),
+            self.job_state(record),
             view.generation,
         )
 
@@ -197,21 +197,22 @@ class JobReads(Reads):
 
         return is_read
 
-    def job_state(self) -> str:
-        """running, stopped or unknown: at most half a second old, a few seconds on an object store."""
-        state, seen = self._heartbeat
-        now = time.monotonic()
-        if seen and self.folder.storage.is_remote:
-            return state  # a thread of the pond reads it, so that readers need not
-        if now - seen > _HEARTBEAT_CACHE_SECONDS or not seen:
-            state = self.read_heartbeat()
-        return state
+    def job_state(self, newest: ReplicaRecord | None = None) -> str:
+        """running, stopped or unknown: at most half a second old, a few seconds on an object store.
 
-    def read_heartbeat(self) -> str:
-        """The same, as of now."""
-        state = self.folder.job_state()
-        self._heartbeat = (state, time.monotonic())
-        return state
+        newest:  the newest position that the replica has; None without one
+        """
+        beat, seen = self._heartbeat
+        # On an object store a thread of the pond reads it, so that readers need not.
+        if not seen or (not self.folder.storage.is_remote and time.monotonic() - seen > _HEARTBEAT_CACHE_SECONDS):
+            beat = self.read_heartbeat()
+        return beat.state_given(None if newest is None else newest.committed_ns)
+
+    def read_heartbeat(self) -> Beat:
+        """What the job last reported, as of now."""
+        beat = self.folder.beat()
+        self._heartbeat = (beat, time.monotonic())
+        return beat
 
     def close(self) -> None:
         """Stop following, and end all held views."""

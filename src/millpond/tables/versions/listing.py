@@ -167,6 +167,7 @@ def _facts(
     committed_ms = None if batch.committed_ns is None else batch.committed_ns // 1_000_000
     return replace(
         facts,
+        job_state=folder.job_state(batch.committed_ns),
         batch=int(batch.batch),
         offsets=batch.offsets,
         committed_ms=committed_ms,
