@@ -23,7 +23,7 @@ def test_from_the_jobs_to_one_row(seen: Seen, console: str, open_page: Callable[
     assert [int(row.rsplit("\t", 1)[1]) for row in shown] == [seen.hits[each] for each in first]
     page.get_by_role("link", name=PAGES[0], exact=True).click()
     page.wait_for_selector("h2:text-is('Row')")
-    page.wait_for_selector("text=As of batch")
+    page.wait_for_selector("section p:text('As of batch')")
     assert page.locator("section", has_text="As of batch").locator("dd").all_inner_texts() == ["/", str(seen.hits["/"])]
     assert obstacles(page) == []
 
@@ -50,7 +50,7 @@ def test_keys_with_markup_and_control_characters_are_shown_as_they_are(
             assert _address(odd) in addresses
         page.goto(f"{console}/{_address(odd)}")
         page.wait_for_selector("h2:text-is('Row')")
-        page.wait_for_selector("text=As of batch")
+        page.wait_for_selector("section p:text('As of batch')")
         assert page.locator("section").first.locator("dd").last.inner_text() == str(seen.hits[odd])
         assert page.locator("main img, main script").count() == 0
 

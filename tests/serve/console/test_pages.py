@@ -232,7 +232,7 @@ def test_another_key_is_typed(seen: Seen, console: str, open_page: OpenPage) -> 
     page.get_by_label("page", exact=True).fill("/index.html")
     page.get_by_role("button", name="Show", exact=True).click()
     page.wait_for_selector("h2:text-is('Row')")
-    page.wait_for_selector("text=As of batch")
+    page.wait_for_selector("section p:text('As of batch')")
     assert page.locator("section").first.locator("dd").all_inner_texts()[-1] == str(seen.hits["/index.html"])
     page.get_by_label("page", exact=True).fill("/not-there")
     page.keyboard.press("Enter")
