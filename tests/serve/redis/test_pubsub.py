@@ -23,7 +23,7 @@ from servers.redis_clients import redis_client
 from servers.serving import serving, wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import examples
-from suite.waiting import wait_until
+from suite.waiting import PATIENCE_SECONDS, wait_until
 
 redis = pytest.importorskip("redis")
 TABLE = "job.aggregate_0"
@@ -163,11 +163,13 @@ def test_on_an_event_loop(job: Job) -> None:
         async with redis.asyncio.Redis(port=job.port, protocol=3) as client, client.pubsub() as subscription:
             await subscription.psubscribe("__keyevent@0__:*")
             await subscription.get_message(timeout=20)
-            await asyncio.to_thread(job.commit, [("a0", 1), ("b0", 2), ("c0", 3)])
+            # Values that no other test writes: what is as it was is no change.
+            await asyncio.to_thread(job.commit, [("a0", 1001), ("b0", 1002), ("c0", 1003)])
             found: list[str] = []
-            while len(found) < 3:
-                message = await subscription.get_message(ignore_subscribe_messages=True, timeout=20)
-                found += [] if message is None else [message["data"].decode()]
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while len(found) < 3:
+                    message = await subscription.get_message(ignore_subscribe_messages=True, timeout=20)
+                    found += [] if message is None else [message["data"].decode()]
             return found
 
     assert sorted(asyncio.run(read())) == [f"{TABLE}:{key}" for key in ("a0", "b0", "c0")]
