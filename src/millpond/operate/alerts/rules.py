@@ -407,7 +407,7 @@ RULES = (
         for_seconds=2 * _MINUTE,
         expression="((millpond_job_readable == bool 0) and on (job) millpond_job_batch) > {threshold} "
         f"or on (job) (millpond_behind_seconds > bool {_FAR_BEHIND_SECONDS}) > {{threshold}}",
-        advice="`/status` and the server's log say why; other jobs go on.",
+        advice="`GET /jobs` and the server's log say why; other jobs go on.",
     ),
     Rule(
         id="backups-failing",
@@ -418,7 +418,7 @@ RULES = (
         window_seconds=3 * _MINUTE,
         for_seconds=5 * _MINUTE,
         expression="millpond_job_backups_failing > {threshold}",
-        advice="`/status` and the server's log have the error; it is tried again by itself.",
+        advice="The server's log has the error; it is tried again by itself.",
     ),
 )
 BY_ID = {rule.id: rule for rule in RULES}

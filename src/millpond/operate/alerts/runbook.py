@@ -46,8 +46,8 @@ RUNBOOK = {
     "a later drill that goes well ends the alert.",
     "replica-failing": "For two minutes, the server's replica of the job can't be read, though the job has committed a batch and "
     "the replica isn't being built for the first time; or it is over a minute behind. Other jobs go on. "
-    "`/status` and the server's log say why. Known where a server follows the job, and for three minutes after "
+    "`GET /jobs` and the server's log say why. Known where a server follows the job, and for three minutes after "
     "it has gone.",
     "backups-failing": "For five minutes, the newest try of the job's savepoints at intervals or of its archive went wrong. It is "
-    "tried again by itself. `/status` and the server's log have the error. Known of the server that makes them.",
+    "tried again by itself. The server's log has the error. Known of the server that makes them.",
 }
