@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 import millpond
+from millpond.checkpoint.log import check_still_committed
+from millpond.checkpoint.log import read_batch as read_log
+from millpond.checkpoint.position import Batch
 from millpond.errors import MillpondError, ReplicaError
-from millpond.settings import Retention
+from millpond.replica.backends.base import Backend
+from millpond.replica.backends.memory import MemoryBackend
+from millpond.replica.follower import Follower
+from millpond.settings import ReplicaSettings, Retention
+from millpond.storage import FileStamp, LocalStorage, open_storage
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.waiting import wait_until
 
@@ -199,6 +206,71 @@ def test_a_log_file_that_is_half_written_for_a_moment(
     pond.catch_up(60)
     assert read_batch(pond) == (4, {"a": 4, "b": 3})
     assert sorted((tmp_path / "home/replicas").glob("*/generation-*")) == built
+
+
+class CopiedMeanwhile(LocalStorage):
+    """A disk on which a program copies a file: it gives it a name, then its bytes, then its time, between two looks at it."""
+
+    def __init__(self, root: Path, path: str, data: bytes, looks: int) -> None:
+        """
+        looks:  at the empty file
+        """
+        super().__init__(root)
+        self._file, self._path, self._data, self._left = root / path, path, data, looks
+        self._file.write_bytes(b"")
+
+    def stamp(self, path: str) -> FileStamp | None:
+        found = super().stamp(path)
+        if path == self._path:
+            self._left -= 1
+            if self._left == 0:
+                self._file.write_bytes(self._data)
+            elif self._left == -1:
+                os.utime(self._file, (1_000_000_000, 1_000_000_000))
+        return found
+
+
+@pytest.mark.parametrize("looks", range(1, 6))
+def test_a_batch_whose_commit_is_copied_while_it_is_read_is_applied(job: WrittenCheckpoint, looks: int) -> None:
+    """It is no other run's, so nothing is built, which would lose what each batch changed."""
+    job.plan([("a", 4)], snapshot=False)
+    storage = CopiedMeanwhile(job.path, "commits/4", (job.path / "commits/3").read_bytes(), looks)
+    serving: list[Backend] = []
+    (job.path / "commits/4").rename(job.path / ".4")
+    follower = Follower(storage, None, ReplicaSettings(), new_backend=MemoryBackend, on_backend=serving.append)
+    assert follower.step()
+    (job.path / ".4").rename(job.path / "commits/4")
+
+    def is_applied() -> bool:
+        try:
+            follower.step()
+        except MillpondError as error:
+            assert error.condition == "INCOMPLETE_FILE"
+        with serving[-1].snapshot() as snapshot:
+            return bool(snapshot.record().batch == 4)
+
+    wait_until(is_applied, "batch 4")
+    follower.stop()
+    assert (follower.counts.bootstraps, follower.counts.batches_applied) == (1, 1)
+
+
+@pytest.mark.parametrize("change", ["another run", "gone", "half"])
+def test_a_batch_whose_commit_is_replaced_while_it_is_read_is_not_applied(job: WrittenCheckpoint, change: str) -> None:
+    storage = open_storage(job.path)
+    batch = read_log(storage, Batch(3))
+    check_still_committed(storage, batch)
+    commit = job.path / "commits/3"
+    if change == "another run":
+        offsets = job.path / "offsets/3"
+        offsets.write_bytes(offsets.read_bytes().replace(b'"batchTimestampMs": ', b'"batchTimestampMs": 9'))
+        commit.touch()
+    elif change == "half":
+        commit.write_bytes(commit.read_bytes()[:1])
+    else:
+        commit.unlink()
+    with pytest.raises(MillpondError) as refused:
+        check_still_committed(storage, batch)
+    assert refused.value.condition == ("INCOMPLETE_FILE" if change == "half" else "FILE_GONE")
 
 
 def test_a_log_file_that_is_written_again_while_a_newer_batch_is_there(job: WrittenCheckpoint, tmp_path: Path) -> None:

@@ -266,8 +266,17 @@ def read_planned_ms(storage: Storage, batch: Batch) -> int:
 
 
 def check_still_committed(storage: Storage, batch: CommittedBatch) -> None:
-    """Raise FILE_GONE if commits/N isn't the file that was read: what was decoded may belong to another run."""
-    if storage.stamp(f"commits/{batch.batch}") != batch.commit_stamp:
+    """Raise FILE_GONE if commits/N isn't what was read: what was decoded may belong to another run.
+
+    A file that a program copies to this place may get its bytes and its time while it is read: its
+    stamp is another one then, and the run is the same.
+
+    Raises:  FILE_GONE; INCOMPLETE_FILE, CORRUPT_FILE for half a file.
+    """
+    stamp = storage.stamp(f"commits/{batch.batch}")
+    if stamp == batch.commit_stamp:
+        return
+    if stamp is None or read_batch(storage, batch.batch).fingerprint != batch.fingerprint:
         raise CheckpointError(
             "FILE_GONE",
             f"commits/{batch.batch} changed while its batch was read.",
