@@ -43,6 +43,11 @@ def size(state_bytes: int, largest: int = 1, median: int = 1) -> Facts:
     return {"operators": (operator,), "sized_ms": 0}
 
 
+def files(minute: int, since: int) -> Facts:
+    """Files that wait, the oldest of them since that minute."""
+    return {"waiting_files": 40 + minute, "oldest_file_ms": BEGIN + since * MINUTE}
+
+
 def made(minutes: int, facts: Callable[[int], Facts], begin: int = BEGIN) -> list[Sample]:
     """A sample each minute, of a job that goes on well but for what `facts` says of a minute."""
     found = []
@@ -69,6 +74,8 @@ FIRES: dict[str, tuple[int, Callable[[int], Facts]]] = {
     ),
     "batch-waits": (4, lambda minute: {"batch": 4, "waiting_seconds": 700.0 + minute * 60}),
     "behind": (30, lambda minute: {"behind_records": 1000 + minute * 10}),
+    "files-wait": (40, lambda minute: {"behind_records": None, **files(minute, since=2)}),
+    "files-wait: a job that stops for a minute now and then": (40, lambda minute: files(minute, since=2) if minute % 8 else {}),
     "watermark-still": (15, lambda _: {"watermark_ms": BEGIN}),
     "partition-skew": (8, lambda _: size(GIB, largest=60 << 20, median=10 << 20)),
     "state-slow": (5, lambda _: {"get_seconds": 0.15}),
@@ -90,6 +97,9 @@ QUIET: dict[str, tuple[int, Callable[[int], Facts]]] = {
     "a job that began again and commits": (14, lambda minute: {**STOPPED, "batch": 5} if minute < 5 else {}),
     "records behind, and fewer": (30, lambda minute: {"behind_records": 1000 - minute * 10}),
     "behind now and then": (30, lambda minute: {"behind_records": 0 if minute % 10 == 0 else minute * 10}),
+    "files that wait, and are caught up with": (40, lambda minute: files(minute, since=2 * minute - 40)),
+    "files that wait for twelve minutes": (40, lambda minute: files(minute, since=minute - 12)),
+    "no file waits": (40, lambda _: {"waiting_files": 0}),
     "a watermark without batches": (15, lambda _: {"watermark_ms": BEGIN, "batch": 4, "committed_ms": BEGIN}),
     "a small skewed state": (8, lambda _: size(GIB, largest=6000, median=10)),
     "late rows long ago": (40, lambda minute: {"late_rows": 0 if minute < 4 else 7}),

@@ -16,7 +16,7 @@ from inputs.event_file import write_event_file
 from live_jobs.samples import sampled
 from millpond.catalogue import job_of
 from millpond.operate.measure import JobMeter
-from millpond.spark.progress import _TRACKS_ROWS, ProgressCounts
+from millpond.spark.progress import _TRACKS_ROWS, ProgressCounts, waiting_files
 from millpond.spark.start import PROVIDER, ROCKSDB
 
 BEGIN = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
@@ -67,3 +67,55 @@ def test_a_job_reports_its_rows(spark: Any, tmp_path: Path, request: pytest.Fixt
     with millpond.start(counts, table="counts", pond=tmp_path / "pond"):
         again = sampled(folder, 2)
         assert (again.starts, again.state_rows) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "waiting"),
+    [
+        ({"maxFilesPerTrigger": 1}, 4),
+        ({"maxBytesPerTrigger": 1}, 4),
+        ({}, 0),
+        ({"maxFilesPerTrigger": 1, "latestFirst": "true"}, None),
+    ],
+)
+def test_files_that_wait(spark: Any, tmp_path: Path, options: dict[str, Any], waiting: int | None) -> None:
+    """A job that reads one file and then pauses: the files after it wait, and the second one is the oldest."""
+    source, pond = tmp_path / "in", tmp_path / "pond"
+    source.mkdir()
+    for file in range(5):
+        feed(source, file, [file])
+    rows = spark.readStream.schema("at timestamp, k string").options(**options).json(str(source))
+    folder = job_of(pond, "counts")
+    with millpond.start(rows.groupBy("k").count(), table="counts", pond=pond, partitions=2, trigger="1 hour") as job:
+        job.wait_for_batch(0, 60)
+        sample = sampled(folder, 5 if waiting == 0 else 1)
+        assert (sample.behind_records, sample.waiting_files) == (None, waiting)
+        if waiting:
+            written_ms = (source / "000001.json").stat().st_mtime_ns // 1_000_000
+            assert sample.oldest_file_ms == written_ms
+            assert sample.file_lag_seconds == pytest.approx((sample.at_ms - written_ms) / 1000)
+        else:
+            assert sample.oldest_file_ms is None
+            assert sample.file_lag_seconds == (None if waiting is None else 0.0)
+    assert JobMeter(folder).look().waiting_files is None
+
+
+def test_files_of_several_sources_wait(spark: Any, tmp_path: Path) -> None:
+    """They are added up; a list that isn't there makes all unknown."""
+    for folder, files in (("a", 3), ("b", 6)):
+        (tmp_path / folder).mkdir()
+        for file in range(files):
+            feed(tmp_path / folder, file, [file])
+
+    def rows(folder: str) -> Any:
+        return spark.readStream.schema("at timestamp, k string").option("maxFilesPerTrigger", 1).json(str(tmp_path / folder))
+
+    both = rows("a").union(rows("b")).groupBy("k").count()
+    with millpond.start(both, table="both", pond=tmp_path / "pond", partitions=2, trigger="1 hour") as job:
+        job.wait_for_batch(0, 60)
+        assert sampled(job_of(tmp_path / "pond", "both"), 2).waiting_files == 2 + 5
+    with millpond.start(
+        rows("a").groupBy("k").count(), table="now", pond=tmp_path / "pond", partitions=2, trigger="available-now"
+    ) as job:
+        assert job.wait_for_end(60)
+        assert waiting_files(job.query) == {}, "its sources are there still"

@@ -94,6 +94,23 @@ def _shown(value: Callable[[JobLine], float | None], form: Callable[[float], str
     return text
 
 
+def _behind(line: JobLine) -> int | None:
+    behind = None if line.newest is None else line.newest.behind
+    return None if behind is None else behind[0]
+
+
+def _behind_text(line: JobLine) -> str:
+    return "" if line.newest is None else behind_text(line.newest)
+
+
+def behind_text(sample: Sample) -> str:
+    """What a job has still to read: `4,000` records or `12 files`; empty if that isn't known."""
+    if sample.behind is None:
+        return ""
+    count, what = sample.behind
+    return f"{count:,}" if what == "records" else f"{count:,} {what}"
+
+
 def _state_text(line: JobLine) -> str:
     if line.error is not None:
         return line.error
@@ -113,7 +130,7 @@ COLUMNS = {
     "took": Column("took", _of("batch_seconds"), _shown(_of("batch_seconds"), seconds_text)),
     "waits": Column("waits", _of("waiting_seconds"), _shown(_of("waiting_seconds"), seconds_text)),
     "age": Column("age", _of("age_seconds"), _shown(_of("age_seconds"), seconds_text)),
-    "behind": Column("behind", _of("behind_records"), _shown(_of("behind_records"), lambda n: f"{n:,.0f}")),
+    "behind": Column("behind", _behind, _behind_text),
     "lag": Column("event lag", _of("event_lag_seconds"), _shown(_of("event_lag_seconds"), seconds_text)),
     "size": Column("state size", _of("state_bytes"), _shown(_of("state_bytes"), size_text)),
     "growth": Column(

@@ -273,7 +273,7 @@ def _failing_backups(followed: Mapping[str, Any] | None) -> int | None:
 
 def _counts(progress: Mapping[str, int | float]) -> dict[str, Any]:
     """The fields of a sample that Spark's reports say."""
-    names = ("input_rows", "late_rows", "changed_rows", "state_rows", "memory_bytes")
+    names = ("input_rows", "late_rows", "changed_rows", "state_rows", "memory_bytes", "waiting_files", "oldest_file_ms")
     whole = {name: int(progress[name]) for name in names if name in progress}
     return whole | {name: float(progress[name]) for name in ("get_seconds", "commit_seconds") if name in progress}
 

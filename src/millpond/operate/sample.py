@@ -46,6 +46,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waiting_seconds: since a batch was planned that isn't committed yet; None if there is none
     watermark_ms:    of the newest committed batch; None without one
     behind_records:  records that the sources have and no committed batch; None if that isn't known
+    waiting_files:   files that the sources had when the job last listed them, and that no batch has begun to
+                     read; None if neither `start` nor `publish` knows the job, or no source is of files
+    oldest_file_ms:  when the oldest of these was written; None if there is none
     input_rows, late_rows, changed_rows: since the job was started, of Spark's own reports: rows read,
                      rows dropped because they were late, rows of state that were written; None if
                      neither `start` nor `publish` knows the job
@@ -90,6 +93,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waiting_seconds: float | None = None
     watermark_ms: int | None = None
     behind_records: int | None = None
+    waiting_files: int | None = None
+    oldest_file_ms: int | None = None
     input_rows: int | None = None
     late_rows: int | None = None
     changed_rows: int | None = None
@@ -132,3 +137,17 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def event_lag_seconds(self) -> float | None:
         """From the watermark to this sample."""
         return None if self.watermark_ms is None else (self.at_ms - self.watermark_ms) / 1000
+
+    @property
+    def file_lag_seconds(self) -> float | None:
+        """Since the oldest file that waits was written; 0.0 if none waits, None if that isn't known."""
+        if self.waiting_files is None:
+            return None
+        return 0.0 if self.oldest_file_ms is None else max(0.0, (self.at_ms - self.oldest_file_ms) / 1000)
+
+    @property
+    def behind(self) -> tuple[int, str] | None:
+        """How much the job has still to read, and of what: records or files; None if that isn't known."""
+        if self.behind_records is not None:
+            return self.behind_records, "records"
+        return None if self.waiting_files is None else (self.waiting_files, "files")

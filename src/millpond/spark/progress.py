@@ -1,7 +1,7 @@
-"""What Spark reports of a query's batches, added up as they come.
+"""What Spark reports of a query's batches, added up as they come, and the files that wait for it.
 
     {"input_rows": …, "late_rows": …, "state_rows": …, "changed_rows": …, "memory_bytes": …, "get_seconds": …,
-     "commit_seconds": …}
+     "commit_seconds": …, "waiting_files": …, "oldest_file_ms": …}
 
 Source:  StreamingQueryProgress, Spark 4.3: `numInputRows`; of each of `stateOperators`
 `numRowsTotal`, `numRowsUpdated`, `numRowsDroppedByWatermark`, `memoryUsedBytes`, `commitTimeMs` (of
@@ -49,7 +49,7 @@ class ProgressCounts:
         for report in reversed(new):
             self._add(report)
             self._last = str(report["timestamp"]), int(report["batchId"])
-        return {**self._counts, **self._now}
+        return {**self._counts, **self._now, **waiting_files(self._query)}
 
     def _add(self, report: dict[str, Any]) -> None:
         operators = report["stateOperators"]
@@ -67,3 +67,45 @@ class ProgressCounts:
         self._now.pop("get_seconds", None)
         if gets:
             self._now["get_seconds"] = sum(each.get("rocksdbGetLatency", 0) for each in metrics) / 1000 / gets
+
+
+def waiting_files(query: StreamingQuery) -> dict[str, int]:
+    """How many files the sources had when they were last listed, that no batch has begun to read; and the oldest one's time.
+
+    No report of Spark's has them: they are read from the sources' own lists.  A list has 10,000 files
+    at most (`maxCachedFiles`), and what is left of it counts as nothing once that is less than a
+    fifth of a batch (`discardCachedInputRatio`).
+
+    Shape:   `{"waiting_files": 12, "oldest_file_ms": 1772366401000}`; the time is missing if none waits.  Empty if
+             no source is of files, or one keeps no list: with `latestFirst`, or the trigger `availableNow`
+    Source:  FileStreamSource.fetchMaxOffset, Spark 4.3
+    """
+    try:
+        execution = query._jsq.streamingQuery()
+        sources = [execution.sources().apply(number) for number in range(execution.sources().size())]
+        if str(execution.trigger()).startswith("AvailableNowTrigger"):
+            return {}
+        lists = [_unread(source) for source in sources if source.getClass().getSimpleName() == "FileStreamSource"]
+    except Exception:  # noqa: BLE001 the JVM may end before us, and another Spark may have other fields
+        return {}
+    if not lists or None in lists:
+        return {}
+    known = [each for each in lists if each is not None]
+    times = [oldest for _, oldest in known if oldest is not None]
+    return {"waiting_files": sum(count for count, _ in known), **({"oldest_file_ms": min(times)} if times else {})}
+
+
+def _unread(source: Any) -> tuple[int, int | None] | None:
+    """How many files a source's list has, and the time of its first one, which is the oldest; None if it keeps no list."""
+
+    def private(name: str) -> Any:
+        field = source.getClass().getDeclaredField(name)
+        field.setAccessible(True)
+        return field.get(source)
+
+    if private("sourceOptions").latestFirst():
+        return None
+    unread = private("unreadFiles")
+    if unread is None or unread.isEmpty():
+        return 0, None
+    return unread.size(), unread.head().timestamp()

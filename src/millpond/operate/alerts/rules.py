@@ -113,6 +113,14 @@ def _behind(samples: Sequence[Sample]) -> float | None:
     return min(known) if known[-1] > known[0] else 0
 
 
+def _files_wait(samples: Sequence[Sample]) -> float | None:
+    """For how long the oldest file has waited, at least, if it isn't less than at first."""
+    known = [sample.file_lag_seconds for sample in samples if sample.file_lag_seconds is not None]
+    if samples[-1].file_lag_seconds is None or not _covers(samples, 15 * _MINUTE):
+        return None
+    return min(known) if known[-1] >= known[0] else 0.0
+
+
 def _watermark_still(samples: Sequence[Sample]) -> float | None:
     """For how long the watermark has been the same, while batches were committed."""
     newest = samples[-1]
@@ -323,6 +331,18 @@ RULES = (
         expression="min_over_time(millpond_job_behind_records[15m]) > {threshold} "
         "and on (job) delta(millpond_job_behind_records[15m]) > 0",
         advice="Give it more cores or partitions (`millpond rescale`), or larger batches.",
+    ),
+    Rule(
+        id="files-wait",
+        title="Files wait for long.",
+        threshold=15 * _MINUTE,
+        unit="seconds",
+        value=_files_wait,
+        window_seconds=15 * _MINUTE,
+        for_seconds=5 * _MINUTE,
+        expression="min_over_time(millpond_job_file_lag_seconds[15m]) > {threshold} "
+        "and on (job) delta(millpond_job_file_lag_seconds[15m]) >= 0",
+        advice="Let a batch read more of them (`maxFilesPerTrigger`), or give the job more cores.",
     ),
     Rule(
         id="watermark-still",

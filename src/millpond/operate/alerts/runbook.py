@@ -27,6 +27,9 @@ RUNBOOK = {
     "behind": "For a quarter of an hour the sources have had records that no batch has read, and there are more of them "
     "now than before. Known of Kafka, for jobs of `start` and `publish`. Give the job more cores or "
     "partitions (rescale (savepoints.md)).",
+    "files-wait": "For a quarter of an hour a file has waited that was written over a quarter of an hour before, and the job "
+    "doesn't catch up. Known of sources of files, for jobs of `start` and `publish`. Let a batch read more "
+    "of them (`maxFilesPerTrigger`), or give the job more cores.",
     "watermark-still": "The watermark has been the same for ten minutes, while batches were committed: nothing expires. One source "
     "without events holds it back, or its events have no time.",
     "partition-skew": "The largest partition has over a mebibyte, and over five times the median one. Find the key with `millpond "

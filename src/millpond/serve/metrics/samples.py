@@ -47,6 +47,12 @@ _JOBS = {
     "millpond_job_behind_records": _Gauge(
         "Records that the sources have and no committed batch.", lambda sample: sample.behind_records
     ),
+    "millpond_job_waiting_files": _Gauge(
+        "Files that the sources have listed and no batch has begun to read.", lambda sample: sample.waiting_files
+    ),
+    "millpond_job_file_lag_seconds": _Gauge(
+        "Since the oldest of these was written; 0 if there is none.", lambda sample: sample.file_lag_seconds
+    ),
     "millpond_job_state_rows": _Gauge("Rows of state, by Spark's newest report.", lambda sample: sample.state_rows),
     "millpond_job_state_memory_bytes": _Gauge("Memory of the state, by Spark's newest report.", lambda sample: sample.memory_bytes),
     "millpond_state_get_seconds": _Gauge("One read of state, in the mean of the newest batch.", lambda sample: sample.get_seconds),

@@ -11,6 +11,7 @@ from millpond.catalogue import find_job
 from millpond.cli import options
 from millpond.cli.output import write_grid
 from millpond.cli.terminal import say, write_json
+from millpond.cli.top_view import behind_text
 from millpond.operate.sample import Sample
 from millpond.operate.sample_log import samples_of
 from millpond.operate.units import moment, seconds_text, size_text
@@ -56,7 +57,7 @@ def _cells(sample: Sample) -> list[str]:
             "" if value is None else seconds_text(value)
             for value in (sample.batch_seconds, sample.longest_batch_seconds, sample.waiting_seconds)
         ),
-        "" if sample.behind_records is None else f"{sample.behind_records:,}",
+        behind_text(sample),
         "" if sample.event_lag_seconds is None else seconds_text(sample.event_lag_seconds),
         *("" if size is None else size_text(size) for size in (sample.state_bytes, largest)),
     ]

@@ -11,6 +11,11 @@ export const tableLink = (table) => h("a", { href: `#/tables/${segment(table)}` 
 
 const since = (milliseconds) => (milliseconds === null || milliseconds === undefined ? null : Math.max(0, (Date.now() - milliseconds) / 1000));
 const stateBytes = (sample) => (sample?.sized_ms === undefined ? null : (sample.operators ?? []).reduce((sum, each) => sum + each.state_bytes, 0));
+const behind = (sample) => {
+  if (sample?.behind_records === undefined && sample?.waiting_files === undefined) return "";
+  const [count, what] = sample.behind_records !== undefined ? [sample.behind_records, "record"] : [sample.waiting_files, "file"];
+  return `${number(count)} ${what}${count === 1 ? "" : "s"}`;
+};
 
 function columns() {
   return [
@@ -20,7 +25,7 @@ function columns() {
     { label: "Not applied", numeric: true, sort: (row) => row.behind_batches, cell: (row) => number(row.behind_batches) },
     { label: "Took", numeric: true, sort: (row) => row.sample?.batch_seconds, cell: (row) => seconds(row.sample?.batch_seconds) },
     { label: "Age", numeric: true, sort: (row) => since(row.sample?.committed_ms), cell: (row) => seconds(since(row.sample?.committed_ms)) },
-    { label: "Behind, records", numeric: true, sort: (row) => row.sample?.behind_records, cell: (row) => number(row.sample?.behind_records) },
+    { label: "Behind", numeric: true, sort: (row) => row.sample?.behind_records ?? row.sample?.waiting_files, cell: (row) => behind(row.sample) },
     { label: "Event lag", numeric: true, sort: (row) => since(row.sample?.watermark_ms), cell: (row) => seconds(since(row.sample?.watermark_ms)) },
     { label: "State size", numeric: true, sort: (row) => stateBytes(row.sample), cell: (row) => bytes(stateBytes(row.sample)) },
     { label: "Tables", cell: (row) => (row.tables.length > 3 ? `${number(row.tables.length)} tables` : row.tables.map((table, place) => [place ? ", " : "", tableLink(table)])) },
@@ -62,7 +67,8 @@ function factsOf(job) {
       ["A planned batch waits since", seconds(sample.waiting_seconds)],
       ["Newest commit", sample.committed_ms && [seconds(since(sample.committed_ms)), " ago, ", moment(sample.committed_ms)]],
       ["Watermark", sample.watermark_ms === undefined ? "" : moment(sample.watermark_ms)],
-      ["Records behind the source", number(sample.behind_records)],
+      ["Behind the source", behind(sample)],
+      ["The oldest file had waited", sample.oldest_file_ms === undefined ? "" : seconds((sample.at_ms - sample.oldest_file_ms) / 1000)],
       ["State size", bytes(stateBytes(sample))],
       ["Checkpoint", bytes(sample.checkpoint_bytes)],
       ["Tables", job.tables.length ? job.tables.map((table, place) => [place ? ", " : "", tableLink(table)]) : ""],
@@ -101,7 +107,9 @@ async function overTime({ ask, name, keep, meanwhile, signal }, section) {
         { label: "commit", values: of((s) => (s.committed_ms === undefined ? null : (s.at_ms - s.committed_ms) / 1000)) },
         { label: "watermark", values: of((s) => (s.watermark_ms === undefined ? null : (s.at_ms - s.watermark_ms) / 1000)) },
       ]),
-      draw("Records behind the source", "count", [{ label: "records", values: of((s) => s.behind_records) }]),
+      samples.some((s) => s.waiting_files !== undefined)
+        ? draw("Files that wait", "count", [{ label: "files", values: of((s) => s.waiting_files) }])
+        : draw("Records behind the source", "count", [{ label: "records", values: of((s) => s.behind_records) }]),
       draw("State that Spark would load", "bytes", [{ label: "state", values: of(stateBytes) }]),
       draw("Largest and median partition", "bytes", [
         { label: "largest", values: of((s) => largest(s, "largest_bytes")) },
