@@ -100,6 +100,21 @@ def test_files_that_wait(spark: Any, tmp_path: Path, options: dict[str, Any], wa
     assert JobMeter(folder).look().waiting_files is None
 
 
+def test_no_files_are_counted_before_they_are_listed(spark: Any, tmp_path: Path) -> None:
+    """A batch that the run before has planned comes first, whose files are known."""
+    source, pond = tmp_path / "in", tmp_path / "pond"
+    source.mkdir()
+    for file in range(5):
+        feed(source, file, [file])
+    rows = spark.readStream.schema("at timestamp, k string").option("maxFilesPerTrigger", 1).json(str(source))
+    folder = job_of(pond, "counts")
+    for run, waiting in enumerate([4, None]):
+        with millpond.start(rows.groupBy("k").count(), table="counts", pond=pond, partitions=2, trigger="1 hour") as job:
+            job.wait_for_batch(0, 60)
+            assert sampled(folder, 1).waiting_files == waiting, run
+        (pond / "jobs/counts/checkpoint/commits/0").unlink()
+
+
 def test_files_of_several_sources_wait(spark: Any, tmp_path: Path) -> None:
     """They are added up; a list that isn't there makes all unknown."""
     for folder, files in (("a", 3), ("b", 6)):

@@ -29,6 +29,7 @@ class ProgressCounts:
         self._last: tuple[str, int] | None = None
         self._counts = {"input_rows": 0, "late_rows": 0, "changed_rows": 0}
         self._now: dict[str, int | float] = {}
+        self._has_listed = False
         session = query._jsq.streamingQuery().sparkSessionForStream()
         # Without it, RocksDB reports no rows at all.
         self._counts_rows = str(session.conf().get(_TRACKS_ROWS, "true")).lower() == "true"
@@ -49,10 +50,12 @@ class ProgressCounts:
         for report in reversed(new):
             self._add(report)
             self._last = str(report["timestamp"]), int(report["batchId"])
-        return {**self._counts, **self._now, **waiting_files(self._query)}
+        return {**self._counts, **self._now, **(waiting_files(self._query) if self._has_listed else {})}
 
     def _add(self, report: dict[str, Any]) -> None:
         operators = report["stateOperators"]
+        # A batch that an earlier run has planned is run again before any source is asked.
+        self._has_listed |= "latestOffset" in report["durationMs"]
         self._counts["input_rows"] += report["numInputRows"]
         self._counts["late_rows"] += sum(each["numRowsDroppedByWatermark"] for each in operators)
         self._counts["changed_rows"] += sum(each["numRowsUpdated"] for each in operators)
@@ -82,15 +85,16 @@ def waiting_files(query: StreamingQuery) -> dict[str, int]:
     """
     try:
         execution = query._jsq.streamingQuery()
-        sources = [execution.sources().apply(number) for number in range(execution.sources().size())]
         if str(execution.trigger()).startswith("AvailableNowTrigger"):
             return {}
-        lists = [_unread(source) for source in sources if source.getClass().getSimpleName() == "FileStreamSource"]
+        sources = execution.sources()
+        each = [sources.apply(number) for number in range(sources.size())]
+        lists = [_unread(source) for source in each if source.getClass().getSimpleName() == "FileStreamSource"]
     except Exception:  # noqa: BLE001 the JVM may end before us, and another Spark may have other fields
         return {}
     if not lists or None in lists:
         return {}
-    known = [each for each in lists if each is not None]
+    known = [unread for unread in lists if unread is not None]
     times = [oldest for _, oldest in known if oldest is not None]
     return {"waiting_files": sum(count for count, _ in known), **({"oldest_file_ms": min(times)} if times else {})}
 
