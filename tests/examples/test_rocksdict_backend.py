@@ -93,7 +93,7 @@ def test_a_server_keeps_its_replicas_in_it_and_other_processes_are_told(tmp_path
                 assert [row["v"] for row in table.scan()] == [1, 2]
                 job.plan([("a", 5)], snapshot=False)
                 job.commit()
-                assert table.get(k="a", bounds=millpond.Bounds(min_batch=1, wait_seconds=60))["v"] == 5
+                assert table.get(k="a", bounds=millpond.Bounds(min_batch=1, wait_seconds=30))["v"] == 5
             pond = millpond.open(job.path, replica_dir=tmp_path / "home", backend="rocksdict", wait_seconds=0)
             with pond, pytest.raises(MillpondError) as refused:
                 pond.wait_for_table("job.aggregate_0", 1)

@@ -275,5 +275,5 @@ def test_the_command_line_takes_allowed_places(tmp_path: Path) -> None:
         assert refused.returncode == 6, (words, refused)
         assert "PLACE_NOT_ALLOWED" in refused.stderr
         allowed = run(*words, "--allow", str(elsewhere))
-        assert allowed.returncode == (1 if "--cold" in words else 0), (words, allowed)  # Spark's hash finds none of our rows
+        assert allowed.returncode == 0, (words, allowed)
         assert "far" in allowed.stdout + allowed.stderr

@@ -307,8 +307,8 @@ class TestBucket:
             states.append(job.content())
             before = sum(archiver.status().requests.values())
             assert archiver.step()
-            # offsets/N, commits/N, two deltas, the manifest, and a look at who has the archive.
-            assert sum(archiver.status().requests.values()) - before == 6
+            # offsets/N, commits/N, sources/0/N, two deltas, the manifest, and a look at who has the archive.
+            assert sum(archiver.status().requests.values()) - before == 7
         for number, state in enumerate(states):
             assert content(open_savepoint(f"{bucket}/archive", f"batch-{number}")) == state
         plan_restore(f"{bucket}/archive", "newest", tmp_path / "restored").run()

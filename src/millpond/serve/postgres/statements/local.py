@@ -115,8 +115,8 @@ class Transactions:
 
     def _rollback(self, words: list[str]) -> Local:
         if "to" in words[1:4]:
-            name = bare(words[-1])
-            place = self._place(name)
+            self._check_block("ROLLBACK TO SAVEPOINT")
+            place = self._place(bare(words[-1]))
             del self._savepoints[place + 1 :]
             self._end(place + 1)
             self.settings.go_back(self._savepoints[place][1])
@@ -128,18 +128,23 @@ class Transactions:
         return Local("ROLLBACK")
 
     def _savepoint(self, words: list[str]) -> Local:
-        if self.status == b"I":
-            raise PgError("25P01", "SAVEPOINT can only be used in transaction blocks")
+        self._check_block("SAVEPOINT")
         if len(self._savepoints) >= 1000:
             raise PgError("53400", "A transaction may have 1000 savepoints.")
         self._savepoints.append((bare(words[-1]), self.settings.keep()))
         return Local("SAVEPOINT")
 
     def _release(self, words: list[str]) -> Local:
+        self._check_block("RELEASE SAVEPOINT")
         place = self._place(bare(words[-1]))
         del self._savepoints[place:]
         self._lower(place)
         return Local("RELEASE")
+
+    def _check_block(self, command: str) -> None:
+        """Raise PgError outside of a transaction."""
+        if self.status == b"I":
+            raise PgError("25P01", f"{command} can only be used in transaction blocks")
 
     def _place(self, name: str) -> int:
         """The place of the newest savepoint of a name.  Raises PgError."""
