@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from millpond.catalogue import create_job, find_job
-from millpond.cli.top_view import COLUMNS, JobLine, grid, sorted_lines, sparks
+from millpond.cli.top_view import COLUMNS, JobLine, behind_text, grid, sorted_lines, sparks
 from millpond.operate.sample import OperatorSize, Sample
 from millpond.operate.sample_log import SampleLog
 from millpond.operate.units import seconds_text, size_text
@@ -170,6 +170,8 @@ def test_words() -> None:
         "0.12 s", "3.4 s", "61.0 s", "5.0 min", "2.5 h", "4.6 d",
     ]  # fmt: skip
     assert [size_text(n) for n in (0, 1023, 1024, 5 << 30, 3 << 41)] == ["0 B", "1023 B", "1.0 KiB", "5.0 GiB", "6.0 TiB"]
+    behind = [{"behind_records": 4000}, {"waiting_files": 1200}, {"waiting_files": 1}, {"behind_records": 3}, {}]
+    assert [behind_text(sample(0, **facts)) for facts in behind] == ["4,000", "1,200 files", "1 file", "3", ""]
     line = JobLine("a")
     assert sparks(line) == ""
     for at, seconds in enumerate((0.0, 1.0, 8.0)):

@@ -108,7 +108,9 @@ def behind_text(sample: Sample) -> str:
     if sample.behind is None:
         return ""
     count, what = sample.behind
-    return f"{count:,}" if what == "records" else f"{count:,} {what}"
+    if what == "records":
+        return f"{count:,}"
+    return f"{count:,} {what if count != 1 else what.removesuffix('s')}"
 
 
 def _state_text(line: JobLine) -> str:
