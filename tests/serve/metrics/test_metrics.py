@@ -81,7 +81,7 @@ def test_every_metric_stands_in_the_manual_and_no_other(client: httpx.Client) ->
     types = dict(re.findall(r"# TYPE ((?:millpond|process)_\w+) (\w+)", client.get("/metrics").text))
     assert written == set(types)
     units = ("seconds", "bytes", "batches", "rows", "batch", "readable", "running", "total")
-    units += ("connections", "streams", "waits", "fds", "info", "failing", "records", "partitions", "failed")
+    units += ("connections", "streams", "waits", "fds", "info", "failing", "records", "files", "partitions", "failed")
     assert all(name.endswith(units) for name in types)
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in types.items())
 
