@@ -55,8 +55,8 @@ group = $(BIN)/python -m pytest -q -n $(4) --dist worksteal --group '$(1)' -m '$
 
 # A test that goes on for so many seconds hangs: its process writes where it stands, and ends; the run goes on without it.
 hangs = -o faulthandler_timeout=$(1) --timeout-method thread --timeout $$(($(1) + 10))
-# A group of long tests also writes how it ended.  With a space before it, the file would be taken for one of tests once it is there.
-WRITTEN := --result=benchmarks/results/long.json
+# A group of long tests also writes how it ended, if it is whole.  With a space, the file would be taken for one of tests once it is there.
+WRITTEN := $(if $(PYTEST),,--result=benchmarks/results/long.json)
 
 # Many of its tests wait for servers, so that four processes fill two cores.
 fast: machine ## Tests that need no Spark

@@ -2,7 +2,8 @@
 
 `--write-durations` writes the seconds of each file, by group, to tests/durations.json.  Later runs estimate from it the time left;
 how quick this machine is, they see from the tests that have ended.  `--result FILE` writes how this run of the group ended, beside
-the other groups in that file.  A run that is ended by a signal says in which group.
+the other groups in that file.  A failure is named as it comes.  A run that is ended by a signal says in which group, and shows what
+had failed by then; it writes no result, since it isn't whole.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from suite import repeat
 
 DURATIONS = Path(__file__).parents[1] / "durations.json"
 LINE_SECONDS = 30
+# How a run ends by itself, and how by a signal.
+_WHOLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+_ENDED = 128 + signal.SIGTERM
 # In CI only these reasons may skip a test; each says what the machine lacks, or why the case makes no sense.
 KNOWN_REASONS = (
     r"to Azure a backslash is a slash",
@@ -65,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _interrupted(name: str, *_: object) -> None:
-    pytest.exit(f"SIGTERM in group {name}", returncode=128 + signal.SIGTERM)
+    pytest.exit(f"SIGTERM in group {name}", returncode=_ENDED)
 
 
 def _unskipped(report: Any) -> None:
@@ -120,12 +124,18 @@ class SuiteReport:
         self._tests[file] += report.when == "call" or (report.when == "setup" and report.outcome != "passed")
         if report.failed:
             self._failed.add(report.nodeid)
+            self._write_line(f"FAILED {report.nodeid}")
         now = time.monotonic()
-        if self._name and now - self._last >= LINE_SECONDS:
+        if now - self._last >= LINE_SECONDS:
             self._last = now
+            self._write_line(f"{_minutes(now - self._began)}{self._left()}, at {file}")
+
+    def _write_line(self, text: str) -> None:
+        """One line of a named group, below the dots."""
+        if self._name:
             terminal = self._config.pluginmanager.get_plugin("terminalreporter")
             terminal.write("\n")
-            terminal.write_line(f"{self._name}: {_minutes(now - self._began)}{self._left()}, at {file}")
+            terminal.write_line(f"{self._name}: {text}")
 
     def _left(self) -> str:
         """The estimated time left: that of an earlier run, at the pace of the tests that have ended.
@@ -161,8 +171,12 @@ class SuiteReport:
             terminalreporter.write_line(f"FLAKY {again['test']}: {again['first']}; alone it {again['alone']}")
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """The workers have ended by now, so that a second try is alone."""
+        if exitstatus not in _WHOLE:
+            if exitstatus == _ENDED and self._name:
+                self._show_failures()
+            return
         if self._name in repeat.GROUPS:
             self._flaky = repeat.try_again(session, self._name)
         if self._config.getoption("--write-durations") and self._name:
@@ -171,6 +185,13 @@ class SuiteReport:
             DURATIONS.write_text(json.dumps(every, indent=1) + "\n")
         if self._config.getoption("--result") and self._name:
             self._write_result(Path(self._config.getoption("--result")))
+
+    def _show_failures(self) -> None:
+        """pytest shows nothing at the end of a run that a signal has ended."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        terminal.summary_errors()
+        terminal.summary_failures()
+        terminal.short_test_summary()
 
     def _write_result(self, path: Path) -> None:
         every = _read(path)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def test_what_waited_in_vain_has_a_second_try_in_groups_with_real_jobs(processes
     done = run(tmp_path, "--group", "faults", *processes, ci=False)
     assert done.returncode == 0, done.stdout
     assert "FLAKY test_it.py::test_late: waited 0.01 s for a batch; saw last: []; alone it passed" in done.stdout
-    assert "FAILED" not in done.stdout
+    assert "\nFAILED" not in done.stdout, "the failure was named as it came, and taken back"
     [flaky] = json.loads((tmp_path / "build" / "flaky.json").read_text())
     assert (flaky["test"], flaky["group"], flaky["alone"]) == ("test_it.py::test_late", "faults", "passed")
 
@@ -162,15 +163,29 @@ def test_nothing_else_has_one(group: str, more: str, failed: str, tried: list[st
 
 
 def test_a_group_that_is_ended_by_a_signal_is_named(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text("import time\n\ndef test_long():\n    open('began', 'w').close()\n    time.sleep(600)\n")
-    for processes in ((), ("-n", "2")):
-        with started(**command(tmp_path, "--group", "fast", *processes, ci=False), stdout=subprocess.PIPE) as running:
+    wrong = "def test_wrong():\n    assert 'this' == 'that'\n\n"
+    endless = "import time\n\ndef test_long():\n    open('began', 'w').close()\n    time.sleep(600)\n"
+    (tmp_path / "test_it.py").write_text(wrong + endless)
+    output, result = tmp_path / "output", tmp_path / "result.json"
+    for group, processes in (("spark", ()), ("fast", ("-n", "2"))):
+        options = ("--group", group, "--result", str(result), *processes)
+        with output.open("w") as file, started(**command(tmp_path, *options, ci=False), stdout=file) as running:
             wait_until((tmp_path / "began").exists, "the test's begin", unless=running.poll)
+            failed = re.compile(f"{group}: FAILED test_it.py::test_wrong")
+            wait_until(partial(_matches, failed, output), "the failure's line, as it comes", unless=running.poll)
+            assert "assert 'this' == 'that'" not in output.read_text()
             running.terminate()
-            said, _ = running.communicate(timeout=60)
+            running.wait(timeout=60)
+        said = output.read_text()
         assert running.returncode == 143
-        assert "SIGTERM in group fast" in said
+        assert f"SIGTERM in group {group}" in said
+        assert "assert 'this' == 'that'" in said, "the failures of the run are shown at its end"
+        assert not result.exists(), "a part of a group is no result"
         (tmp_path / "began").unlink()
+
+
+def _matches(pattern: re.Pattern[str], file: Path) -> bool:
+    return pattern.search(file.read_text()) is not None
 
 
 @pytest.mark.long
