@@ -72,7 +72,7 @@ class Streams:
             job.stop()
         self.jobs = []
         # The progress of a batch comes after its commit, and writes the list.
-        self.spark._jsc.sc().listenerBus().waitUntilEmpty()
+        self.spark._jsc.sc().listenerBus().waitUntilEmpty(60_000)  # without a number, 10 seconds
 
     def salts_of(self, page: str | None) -> set[int]:
         """The parts of a page, from Spark's own reader."""
