@@ -349,12 +349,15 @@ class RouterSettings:
                       well: far above what a lookup takes, so that few are asked twice.  Finding the
                       batch of a scan goes the same way
     rest_seconds:     a server that failed comes last for so long
+    look_seconds:     a server that takes longer to say which tables it has counts as one that
+                      doesn't answer, until the next look.  A server says that from memory
     common_batch_seconds:  the most time to find a batch that all shards have
     """
 
     client: ClientSettings = ClientSettings()
     hedge_seconds: float = 0.05
     rest_seconds: float = 1.0
+    look_seconds: float = 5.0
     common_batch_seconds: float = 10.0
 
 

@@ -30,7 +30,7 @@ from millpond.router.watch import ShardBatches
 from millpond.schema.definition.table import TableDefinition
 from millpond.serve.access.access import Access
 from millpond.serve.access.gate import gate
-from millpond.serve.access.tokens import EVERYBODY, Reader, check_may_read
+from millpond.serve.access.tokens import EVERYBODY, Reader, check_may_read, check_sees_metrics
 from millpond.serve.answers import replies
 from millpond.serve.answers.events import Event, event_of, event_stream
 from millpond.serve.answers.sql import SqlCall, answer_sql, within_time
@@ -102,6 +102,7 @@ ROUTED = (
     "sql",
     "sql_changes",
     "shards",
+    "metrics",
     "livez",
     "readyz",
 )
@@ -144,7 +145,7 @@ class RouterDoor:
         self._reads = anyio.CapacityLimiter(_READS)
         self._large_reads = anyio.CapacityLimiter(_LARGE_READS)
         self._settling = anyio.CapacityLimiter(_SETTLING)
-        self._patience = Patience(settings, lambda: set(pond.tables()), self._check_still)
+        self.patience = Patience(settings, lambda: set(pond.tables()), self._check_still)
         self.statements = SqlPool()
         self.is_ending = False
 
@@ -217,12 +218,12 @@ class RouterDoor:
                         raise after(error, min(bounds.wait_seconds, round(passed, 3))) from None
                     has_stopped = is_of_stopped(error)
                 if has_stopped:  # servers find out in a moment whether that is so
-                    self._patience.take_seat(scope, seat)
+                    self.patience.take_seat(scope, seat)
                     return await anyio.to_thread.run_sync(partial(read, left), limiter=self._settling)
-                await self._patience.worth_a_read(scope, name, seat, watch, count, left, bounds.min_batch)
+                await self.patience.worth_a_read(scope, name, seat, watch, count, left, bounds.min_batch)
 
     def _watch(self, name: str) -> Watch:
-        return self._patience.watches.of(ShardBatches(self._pond, name))
+        return self.patience.watches.of(ShardBatches(self._pond, name))
 
     async def _in_thread(self, read: Callable[[], Result], *, is_large: bool = False) -> Result:
         return await anyio.to_thread.run_sync(read, limiter=self._large_reads if is_large else self._reads)
@@ -239,7 +240,7 @@ class RouterDoor:
         with ExitStack() as seat:
             while not page.changes and (left := ends - time.monotonic()) > 0:
                 question = structs.replace(question, since=page.token)
-                await self._patience.next_batch(scope, name, seat, watch, count, left)
+                await self.patience.next_batch(scope, name, seat, watch, count, left)
                 count = watch.count
                 page = await self._page_once(request, name, question, watch)
         return replies.as_json(page, headers={replies.DEFINITION: self.shape(name, self.named(request, name).definition).digest})
@@ -256,7 +257,7 @@ class RouterDoor:
     async def _stream(self, request: Request, name: str, question: ListChanges) -> Response:
         """Changes as server-sent events, as a server's.  Raises TOO_MANY_STREAMS."""
         scope, watch = request.scope, self._watch(name)
-        scope["resources"].enter_context(self._patience.streams.taken(scope["asker"]))
+        scope["resources"].enter_context(self.patience.streams.taken(scope["asker"]))
         first = await self._page(request, name, question)
 
         async def look(token: str) -> Event:
@@ -293,7 +294,7 @@ class RouterDoor:
             Subscription(
                 call=self._sql_call(request, asked),
                 question=question,
-                room=self._patience.subscribed,
+                room=self.patience.subscribed,
                 watch_of=self._watch,
                 check=lambda name: self._check_still(request.scope, name),
                 is_ending=lambda: self.is_ending,
@@ -308,7 +309,7 @@ class RouterDoor:
             request=request,
             question=question,
             opening_of=opening_of,
-            patience=self._patience,
+            patience=self.patience,
             settings=self.settings,
             pool=self.statements,
         )
@@ -386,13 +387,7 @@ class RouterDoor:
         return table_json(name, count, table.definition)
 
     def _shards(self, request: Request, _question: msgspec.Struct) -> Response:
-        reader: Reader = request.scope["reader"]
-        if reader is not EVERYBODY and not reader.metrics:
-            raise RequestError(
-                "NOT_ALLOWED",
-                "This token doesn't open /shards, which names the servers.",
-                hint="Make one that does: millpond token FILE NAME --metrics",
-            )
+        check_sees_metrics(request.scope["reader"], request.url.path)
         servers = [
             ServerShards(url=url, tables=[], error=said)
             if isinstance(said, str)
@@ -400,6 +395,14 @@ class RouterDoor:
             for url, said in self._pond.shards()
         ]
         return replies.as_json(RouterShards(servers=servers))
+
+    def _metrics(self, request: Request, _question: msgspec.Struct) -> Response:
+        from millpond.router.metrics import write_router_metrics
+        from millpond.serve.metrics.prometheus import MEDIA_TYPE
+
+        check_sees_metrics(request.scope["reader"], request.url.path)
+        text = write_router_metrics(self._pond.look(), self._meter.total())
+        return Response(text, headers={"content-type": MEDIA_TYPE, "cache-control": "no-store"})
 
     def _livez(self, _request: Request, _question: msgspec.Struct) -> Response:
         return replies.as_json(LiveAnswer(live=True))

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any, Self
 
 from millpond.client.transport import Waiting
-from millpond.errors import MillpondError, RequestError
+from millpond.errors import RequestError
 from millpond.router.reads.table import ShardedTable
 from millpond.router.servers import Server, Servers
 from millpond.router.shard_map import ShardMap
+from millpond.router.state import RouterState, look
 from millpond.settings import RouterSettings
 from millpond.tables.answer import Answer
 from millpond.tables.job.bounds import Bounds
@@ -106,8 +107,9 @@ class ShardedPond:
         """The names of all tables that a server has, sorted."""
         return self._map.names()
 
-    def shards(self) -> list[tuple[str, dict[str, TableShard] | str]]:
+    def shards(self) -> list[tuple[str, Mapping[str, TableShard] | str]]:
         """By server's address, what it has of each table and how far it is; or why it doesn't answer."""
+        self._map.look()
         return [
             (server.url, tables if server.error is None else f"[{server.error.condition}] {server.error.message}")
             for server, tables in self._map.rows()
@@ -163,22 +165,17 @@ class ShardedPond:
         """
         return ShardedCut(self, name, bounds)
 
+    def look(self) -> RouterState:
+        """What all servers say now, and how far each table can be read by that."""
+        return look(self._map)
+
     def ready(self, max_behind_seconds: float) -> tuple[bool, str]:
-        """Whether each table can be read, and no server that has it is further behind; if not, why."""
-        said = [(url, tables) for url, tables in self.shards() if not isinstance(tables, str)]
-        for name in sorted({name for _, tables in said for name in tables}):
-            try:
-                parts = self._map.table(name).shards
-            except MillpondError as error:
-                return False, error.message.rstrip(".")
-            lags = {url: tables[name].lag.behind_seconds for url, tables in said if name in tables}
-            for shard in parts:
-                best = min((lags[server.url] for server in shard.servers if server.url in lags), default=None)
-                if best is None:
-                    return False, f"no server of the shard {shard.shard or 'all'} of {name} answers"
-                if best > max_behind_seconds:
-                    return False, f"the shard {shard.shard or 'all'} of {name} is {best:.1f} seconds behind"
-        return (True, "ready") if said else (False, "no server answers")
+        """Whether each table can be read, and a server of each of its shards isn't further behind; if not, why."""
+        state = self.look()
+        for table in state.tables:
+            if table.behind_seconds is None or table.behind_seconds > max_behind_seconds:
+                return False, table.why
+        return (True, "ready") if any(server.answers for server in state.servers) else (False, "no server answers")
 
     def __contains__(self, name: object) -> bool:
         return name in self.tables()

@@ -14,7 +14,7 @@ from millpond.router.quick.asking import QuickServers
 from millpond.serve.access.access import Access
 from millpond.serve.connections.pool import Connections
 from millpond.serve.metrics.counts import Meter
-from millpond.serve.process.server import check_libraries, open_certificate
+from millpond.serve.process.server import check_libraries, note_load, open_certificate
 from millpond.serve.process.signals import ENDING, say_end
 from millpond.settings import ServeSettings
 
@@ -55,6 +55,7 @@ async def _answer(pond: ShardedPond, listener: socket.socket, settings: ServeSet
     app = door.app()
     refused = functools.partial(meter.count, "none", seconds=0.0)
     connections = Connections(app, _NothingHot(), settings, tls=open_certificate(settings), count=refused)
+    meter.note_load = functools.partial(note_load, connections, door.patience)
 
     def end(number: int) -> None:
         if not ending.is_set():

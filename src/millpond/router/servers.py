@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from millpond.client.exchange import Exchange, Retries, may_pass
+from millpond.client.exchange import Exchange, Retries, closed, may_pass, unavailable
 from millpond.client.reads import TableReads
 from millpond.client.transport import Waiting
 from millpond.errors import MillpondError
@@ -33,6 +34,20 @@ _ELSEWHERE = frozenset(
 )
 
 
+@dataclass(slots=True)
+class Requests:
+    """How many requests to one server ended how.
+
+    answered:  with an answer that counts
+    failed:    without an answer, or with one that it can't answer now
+    overtaken: another server was asked as well, and answered first
+    """
+
+    answered: int = 0
+    failed: int = 0
+    overtaken: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class Server:
     """A server that has a shard, or all.
@@ -40,13 +55,16 @@ class Server:
     error:         why it didn't answer when it was last asked; None if it did
     resting_until: before that, others are asked first
     rests:         how often one after the other it failed or was slower than another server
+    requests:      counts of the requests that it was sent
     """
 
     transport: Waiting
     error: MillpondError | None = None
     resting_until: float = 0.0
     rests: int = 0
+    requests: Requests = field(default_factory=Requests)
     _tables: dict[str, TableReads] = field(default_factory=dict)
+    _counting: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def url(self) -> str:
@@ -60,21 +78,31 @@ class Server:
             found = self._tables[name] = TableReads(name, self.transport.settings)
         return found
 
-    def rest(self, seconds: float) -> None:
+    def _rest(self, seconds: float) -> None:
         """Ask others first for a while, and for longer each time."""
         self.rests += 1
         self.resting_until = time.monotonic() + min(_MOST_REST_SECONDS, seconds * 2 ** min(self.rests - 1, 10))
 
     def failed(self, error: MillpondError, rest_seconds: float) -> None:
         """It didn't answer."""
+        with self._counting:
+            self.requests.failed += 1
         self.error = error
-        self.rest(rest_seconds)
+        self._rest(rest_seconds)
+
+    def overtaken(self, rest_seconds: float) -> None:
+        """Another server answered first."""
+        with self._counting:
+            self.requests.overtaken += 1
+        self._rest(rest_seconds)
 
     def answered(self, rests: int) -> None:
         """It answered a request.
 
         rests:  what `rests` was before; if it has grown, the server was too slow meanwhile
         """
+        with self._counting:
+            self.requests.answered += 1
         self.error = None
         if self.rests == rests:
             self.resting_until, self.rests = 0.0, 0
@@ -108,10 +136,36 @@ class Servers:
         # Tasks of the first pool wait for those of the second.
         self._each = ThreadPoolExecutor(most, thread_name_prefix="millpond-shards")
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="millpond-ask")
+        # One question at a time for each server, so that one that hangs takes no more than a thread.
+        self._looks = [ThreadPoolExecutor(1, thread_name_prefix="millpond-look") for _ in every]
 
     def each(self, do: Callable[[Thing], Result], things: Sequence[Thing]) -> list[Result]:
         """The results for each of several things, at the same time."""
         return [do(things[0])] if len(things) == 1 else list(self._each.map(do, things))
+
+    def look(self, ask: Ask[Result]) -> list[Result | MillpondError]:
+        """What all servers answer at the same time, in their order; SERVER_UNAVAILABLE of those that take too long.
+
+        Raises:  REPLICA_CLOSED.
+        """
+        try:
+            running = [pool.submit(self._look, server, ask) for pool, server in zip(self._looks, self.every, strict=True)]
+        except RuntimeError as error:  # the threads were ended
+            raise closed() from error
+        wait(running, self.settings.look_seconds)
+        answers: list[Result | MillpondError] = []
+        for answer in running:
+            if answer.cancel() or not answer.done():  # it waits for its turn; or it runs
+                answers.append(unavailable(f"no answer within {self.settings.look_seconds:g} seconds"))
+            else:
+                answers.append(answer.result())
+        return answers
+
+    def _look(self, server: Server, ask: Ask[Result]) -> Result | MillpondError:
+        try:
+            return server.run(ask(server))
+        except MillpondError as error:
+            return error
 
     def ask(self, servers: Sequence[Server], ask: Ask[Result], *, hedge_seconds: float | None = None) -> tuple[Server, Result]:
         """The answer of one of the servers, and which it was.
@@ -144,7 +198,7 @@ class Servers:
                 try:
                     found = each.result()
                     for slower in running.values():
-                        slower.rest(self.settings.rest_seconds)
+                        slower.overtaken(self.settings.rest_seconds)
                     return server, found
                 except MillpondError as error:
                     if not may_be_elsewhere(error):
@@ -167,7 +221,7 @@ class Servers:
 
     def close(self) -> None:
         """Close the connections, and end its threads."""
-        for pool in (self._each, self._pool):
+        for pool in (self._each, self._pool, *self._looks):
             pool.shutdown(wait=False, cancel_futures=True)
         for server in self.every:
             server.transport.close()

@@ -127,14 +127,17 @@ class ShardMap:
         self.look()
         return sorted({name for tables in self._said.values() for name in tables})
 
-    def rows(self) -> list[tuple[Server, dict[str, TableShard]]]:
-        """What each server says now that it has; nothing, and an error in the server, if it doesn't answer."""
-        self.look()
-        return [(server, self._said.get(server, {}) if server.error is None else {}) for server in self._servers.every]
+    def said(self, name: str) -> TableMap:
+        """Who has a table by what the servers last said; asks none.  Raises UNKNOWN_TABLE, SHARDS_INCOMPLETE."""
+        return self._map(name)
+
+    def rows(self) -> list[tuple[Server, Mapping[str, TableShard]]]:
+        """What each server last said that it has; asks none.  One that doesn't answer now has an error."""
+        return [(server, self._said.get(server, {})) for server in self._servers.every]
 
     def look(self) -> None:
         """Ask all servers.  Raises the error of one if none answers."""
-        answers = self._servers.each(_ask, self._servers.every)
+        answers = self._servers.look(lambda _server: _shards())
         errors = []
         for server, answer in zip(self._servers.every, answers, strict=True):
             if isinstance(answer, MillpondError):
@@ -233,13 +236,6 @@ def state_of(states: Iterable[ShardState]) -> ShardState | None:
     """What several shards of one table and batch agree on; None if they don't: another job, batch or number of partitions."""
     found = {msgspec.structs.replace(state, shard=ALL) for state in states}
     return found.pop() if len(found) == 1 else None
-
-
-def _ask(server: Server) -> dict[str, TableShard] | MillpondError:
-    try:
-        return server.run(_shards())
-    except MillpondError as error:
-        return error
 
 
 def _shards() -> Exchange[dict[str, TableShard]]:

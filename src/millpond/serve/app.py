@@ -25,7 +25,7 @@ from millpond.operate.answers import ListSamples
 from millpond.schema.definition.table import TableDefinition
 from millpond.serve.access.access import Access
 from millpond.serve.access.gate import gate
-from millpond.serve.access.tokens import EVERYBODY, Reader, SavepointRight, check_may_read
+from millpond.serve.access.tokens import EVERYBODY, Reader, SavepointRight, check_may_read, check_sees_metrics
 from millpond.serve.answers import replies
 from millpond.serve.answers.sql import NoteStatement, SqlCall, answer_sql, note_nothing, opening_here
 from millpond.serve.answers.sql_events import Subscription, stream_sql
@@ -278,7 +278,7 @@ class HttpDoor:
 
     async def _watched(self, request: Request, read: Callable[[], msgspec.Struct]) -> Response:
         """What is measured of jobs.  It reads files, so it waits for its turn.  Raises NOT_ALLOWED; as `read`."""
-        _need_metrics(request)
+        check_sees_metrics(_reader(request), request.url.path)
         asker = request.scope["asker"]
         return await self.patience.read(asker, lambda: replies.as_json(read()), is_large=True)
 
@@ -287,7 +287,7 @@ class HttpDoor:
 
         Raises NOT_ALLOWED; as `named` and `look`.
         """
-        _need_metrics(request)
+        check_sees_metrics(_reader(request), request.url.path)
         job = await run_in_threadpool(named, request)
         return await self.patience.look(request.scope["asker"], (look.__name__, job), lambda: replies.as_json(look(job)))
 
@@ -316,7 +316,7 @@ class HttpDoor:
     async def metrics(self, request: Request, _question: msgspec.Struct) -> Response:
         from millpond.serve.metrics.prometheus import MEDIA_TYPE, write_metrics
 
-        _need_metrics(request)
+        check_sees_metrics(_reader(request), request.url.path)
         statistics = await run_in_threadpool(self.ponds.statistics)
         self.meter.note_followers(statistics)
         samples = await run_in_threadpool(self.ponds.samples)
@@ -437,16 +437,6 @@ def _reader(request: Request) -> Reader:
     reader = request.scope["reader"]
     assert isinstance(reader, Reader)
     return reader
-
-
-def _need_metrics(request: Request) -> None:
-    """Raise NOT_ALLOWED if the request's reader may not see what is measured."""
-    if not _reader(request).metrics:
-        raise RequestError(
-            "NOT_ALLOWED",
-            f"This token doesn't open {request.url.path}, which covers all jobs.",
-            hint="Make one that does: millpond token FILE NAME --metrics",
-        )
 
 
 def _need_savepoints(request: Request, right: SavepointRight) -> None:

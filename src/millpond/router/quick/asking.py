@@ -127,7 +127,7 @@ class _Asking:
         server, rests = self._asked[line.lines]
         server.answered(rests)
         for slower in self._running:
-            self._asked[slower][0].rest(self._owner.settings.rest_seconds)
+            self._asked[slower][0].overtaken(self._owner.settings.rest_seconds)
         self._finish(answer)
 
     def lost(self, lines: Lines, error: MillpondError) -> None:

@@ -81,6 +81,19 @@ def check_may_read(reader: Reader, name: str, names: Iterable[str]) -> None:
         )
 
 
+def check_sees_metrics(reader: Reader, path: str) -> None:
+    """Raise NOT_ALLOWED if this reader may not see what is measured.
+
+    path:  of the request
+    """
+    if not reader.metrics:
+        raise RequestError(
+            "NOT_ALLOWED",
+            f"This token doesn't open {path}, which covers all jobs.",
+            hint="Make one that does: millpond token FILE NAME --metrics",
+        )
+
+
 def digest(token: str) -> str:
     """A token's hash, for the file."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()

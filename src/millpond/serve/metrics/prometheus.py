@@ -6,7 +6,7 @@ Labels are jobs, stores, routes and statuses; never a key, a token or a path.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from itertools import accumulate
 from typing import Any
@@ -67,18 +67,25 @@ def write_metrics(statistics: dict[str, dict[str, Any]], counts: Counts, samples
     counts:      of all processes
     samples:     the newest of each job
     """
-    registry = CollectorRegistry()
-    for part in collectors(statistics, counts, samples):
-        registry.register(part)
-    return generate_latest(registry)
+    return write_text(collectors(statistics, counts, samples))
 
 
 def collectors(statistics: dict[str, dict[str, Any]], counts: Counts, samples: dict[str, Sample]) -> tuple[Collector, ...]:
     """What gives the families of metrics, from the same."""
-    return _Facts(statistics, counts), SampleFacts(samples)
+    return _JobFacts(statistics, counts), DoorFacts(counts), SampleFacts(samples)
 
 
-class _Facts(Collector):
+def write_text(parts: Iterable[Collector]) -> bytes:
+    """All families of metrics in Prometheus' text format."""
+    registry = CollectorRegistry()
+    for part in parts:
+        registry.register(part)
+    return generate_latest(registry)
+
+
+class _JobFacts(Collector):
+    """What followers and reads of a server's jobs have counted."""
+
     def __init__(self, statistics: dict[str, dict[str, Any]], counts: Counts) -> None:
         self._statistics = statistics
         self._counts = counts
@@ -97,8 +104,7 @@ class _Facts(Collector):
                 counter.add_metric([label(job)], numbers.get(fact, 0))
             yield counter
         yield from self._stores()
-        yield from self._requests()
-        yield from self._process()
+        yield self._reads()
 
     def _stores_and_states(self) -> Iterator[Metric]:
         rows = GaugeMetricFamily("millpond_rows", "Rows in the replica.", labels=["job", "store"])
@@ -127,14 +133,25 @@ class _Facts(Collector):
         yield asked
         yield moved
 
-    def _process(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("millpond_build_info", "1; the version that answers.", labels=["version", "python"])
-        build.add_metric([version("millpond"), platform.python_version()], 1)
-        yield build
-        for name, (fact, text) in _LOADS.items():
-            yield GaugeMetricFamily(name, text, value=getattr(self._counts.process, fact))
-        seconds = self._counts.process.cpu_seconds
-        yield CounterMetricFamily("process_cpu_seconds", "Processor time of all processes.", value=seconds)
+    def _reads(self) -> Metric:
+        reads = HistogramMetricFamily(
+            "millpond_read_seconds", "Time to answer reads of the tables of a job, by all doors.", labels=["job"]
+        )
+        for job, facts in self._statistics.items():
+            if "reads" in facts:
+                _add(reads, [label(job)], facts["reads"])
+        return reads
+
+
+class DoorFacts(Collector):
+    """The requests that were answered, and the processes that did."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._requests()
+        yield from self._process()
 
     def _requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily("millpond_requests", "Requests answered.", labels=["door", "route", "status"])
@@ -145,13 +162,15 @@ class _Facts(Collector):
             _add(durations, ["http", route], self._counts.durations[route])
         yield requests
         yield durations
-        reads = HistogramMetricFamily(
-            "millpond_read_seconds", "Time to answer reads of the tables of a job, by all doors.", labels=["job"]
-        )
-        for job, facts in self._statistics.items():
-            if "reads" in facts:
-                _add(reads, [label(job)], facts["reads"])
-        yield reads
+
+    def _process(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("millpond_build_info", "1; the version that answers.", labels=["version", "python"])
+        build.add_metric([version("millpond"), platform.python_version()], 1)
+        yield build
+        for name, (fact, text) in _LOADS.items():
+            yield GaugeMetricFamily(name, text, value=getattr(self._counts.process, fact))
+        seconds = self._counts.process.cpu_seconds
+        yield CounterMetricFamily("process_cpu_seconds", "Processor time of all processes.", value=seconds)
 
 
 def _add(family: HistogramMetricFamily, labels: list[str], took: Durations) -> None:

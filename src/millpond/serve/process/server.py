@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from millpond.serve.connections.beside import DoorBeside, Listeners
     from millpond.serve.connections.pool import Connections
     from millpond.serve.ponds import Ponds
+    from millpond.serve.waiting.patience import Patience
 
 log = EventLog(__name__)
 _BACKLOG = 2048
@@ -229,7 +230,7 @@ class _Door:
         await self._neighbours.listen(self._behind_gate)
         refused = functools.partial(self._counts.count, "none", seconds=0.0)
         connections = self._connections = Connections(self._app, HotRows(self._door), self._settings, tls=self._tls, count=refused)
-        self._counts.note_load = functools.partial(self._note_load, connections)
+        self._counts.note_load = functools.partial(note_load, connections, self._door.patience)
         self._mind_signals()
         with listeners.http:
             connections.start(listeners.http)
@@ -269,13 +270,6 @@ class _Door:
             opened.append(FlightDoor(self._door, self._shared))
             await opened[-1].start(listeners.flight, self._flight_tls)
         return opened
-
-    def _note_load(self, connections: Connections, process: Process) -> None:
-        process.connections, process.streams, process.waits = (
-            len(connections),
-            len(self._door.patience.streams),
-            len(self._door.patience.waits),
-        )
 
     def _mind_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -324,6 +318,11 @@ class _Door:
         self._settings = settings
         self._door.use(settings)
         self._connections.use(settings)
+
+
+def note_load(connections: Connections, patience: Patience, process: Process) -> None:
+    """How much this process has open now: for `Meter.note_load`."""
+    process.connections, process.streams, process.waits = len(connections), len(patience.streams), len(patience.waits)
 
 
 def pushing(ponds: Ponds, meter: Meter, settings: ServeSettings) -> AbstractContextManager[object]:
