@@ -73,7 +73,9 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     program = [sys.executable, str(BENCHMARKS / f"{name}.py"), *arguments]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "MILLPOND_HOME": str(tmp_path / "home")}
     with (tmp_path / "output").open("wb") as output:  # a JVM may outlive its Python, and a pipe would stay open
-        done = subprocess.run(program, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, timeout=300, check=False)
+        done = subprocess.run(
+            program, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, timeout=1200, check=False
+        )
     assert done.returncode == 0, (tmp_path / "output").read_text(errors="replace")[-3000:]
 
 
