@@ -71,6 +71,8 @@ Progress = Callable[[int, int], None]
 
 _SAVEPOINT = "past"
 _BOUNDS = FileBounds()
+# Spark's maintenance writes snapshots up to a minute after a query has ended, and would make the folder again that step 6 removes.
+_NO_SNAPSHOTS = {"spark.sql.streaming.stateStore.minDeltasForSnapshot": str(2**31 - 1)}
 _FULL = ("No space left on device", "Disk quota exceeded")
 
 
@@ -296,7 +298,7 @@ class _Writing:
         stream = call_query(plan.query, events_of(plan.past, plan.source, self._rows))
         writer = with_sink(stream.writeStream.outputMode(plan.output_mode), plan.sink)
         writer = writer.option("checkpointLocation", hadoop_uri(self._checkpoint.uri)).trigger(availableNow=True)
-        with session_conf(stream.sparkSession, plan.conf):
+        with session_conf(stream.sparkSession, {**plan.conf, **_NO_SNAPSHOTS}):
             running = writer.start()
         try:
             running.awaitTermination()
