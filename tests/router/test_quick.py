@@ -42,6 +42,7 @@ pytestmark = pytest.mark.long
 TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
 # Only the slow way reads this header, and it changes nothing.
 SLOW = {"if-none-match": '"none"'}
+PACKED_BYTES = 600
 AGE = re.compile(rb'"(age_seconds|event_lag_seconds|behind_seconds)":[0-9.e+-]+')
 
 
@@ -170,10 +171,15 @@ class Drawn:
 
 
 def same(quick: httpx.Response, slow: httpx.Response) -> bool:
-    """Whether two answers are the same but for ages."""
+    """Whether two answers are the same but for ages.
+
+    An age may have a digit more a moment later, so that one of two answers of about `PACKED_BYTES` is packed and the other isn't.
+    """
+    either = any(abs(len(answer.content) - PACKED_BYTES) < 100 for answer in (quick, slow))
+    left_out = {b"content-length", *([b"content-encoding"] if either else [])}
 
     def plain(answer: httpx.Response) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
-        headers = [(n, AGE.sub(b"age", v)) for n, v in answer.headers.raw if n != b"content-length"]
+        headers = [(n, AGE.sub(b"age", v)) for n, v in answer.headers.raw if n not in left_out]
         return answer.status_code, AGE.sub(b"age", answer.content), headers
 
     return plain(quick) == plain(slow)
@@ -183,7 +189,7 @@ def test_both_ways_say_the_same_of_random_questions(servers: list[ShardServer]) 
     async def ask() -> None:
         draw = random.Random("quick")
         # Answers of a few rows are packed; those of a thousand bytes are too large.
-        settings = ServeSettings(gzip_bytes=600, max_answer_bytes=1000, max_keys=500)
+        settings = ServeSettings(gzip_bytes=PACKED_BYTES, max_answer_bytes=1000, max_keys=500)
         async with (
             routed([server.url for server in servers], settings) as router,
             routed([s.url for s in servers], ServeSettings()) as all_rows,
