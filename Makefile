@@ -28,7 +28,7 @@ demo: java ## Run the main job and show queries being answered while it runs
 
 test: java machine lint fast spark faults ## All kinds of tests, small: about fifteen minutes on two cores
 
-test-all: test long ## Those, and the long ones: an hour or more
+test-all: test long ## Those, and the long ones: about three hours
 
 # Says in one line what the tests would miss on this machine, before any of them runs.
 machine: $(READY)
@@ -71,13 +71,13 @@ faults: java machine ## Tests that kill processes
 long: java long-fast long-faults long-spark ## The long tests: every cell both ways, the soak, 150 random queries, sanitizers
 
 long-fast: machine
-	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,20,3,$(call hangs,3600) $(WRITTEN))
+	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,40,3,$(call hangs,3600) $(WRITTEN))
 
 long-spark: java machine
-	$(call group,long-spark,long and spark and not faults,40,2,$(call hangs,3600) $(WRITTEN))
+	$(call group,long-spark,long and spark and not faults,100,2,$(call hangs,3600) $(WRITTEN))
 
 long-faults: java machine
-	$(call group,long-faults,long and faults,15,2,$(call hangs,3600) $(WRITTEN))
+	$(call group,long-faults,long and faults,20,2,$(call hangs,3600) $(WRITTEN))
 
 every: java ## All cases with Spark of which the long tests take some: hours
 	export MILLPOND_LONG=1 MILLPOND_EVERY=1; $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'spark and not faults' tests/spark tests/random_queries tests/benchmarks
