@@ -15,7 +15,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "write_result(" in path.read_text() and path.stem != "results")
 # Written by programs of the tests.
-OTHERS = {"chaos", "fuzz", "in_a_row", "kills", "outage", "random_queries", "soak"}
+OTHERS = {"chaos", "fuzz", "in_a_row", "kills", "long", "outage", "random_queries", "soak"}
 
 
 @pytest.fixture

@@ -159,6 +159,9 @@ def visitors_at(visits: Sequence[Visit], last_line: int) -> dict[str, int]:
     return {page: len(seen) for page, seen in hosts.items()}
 
 
+_ENDS = 4
+
+
 def approx_visitors_at(spark: SparkSession, visits: Sequence[Visit], last_lines: set[int]) -> dict[int, dict[Bucket, int]]:
     """Spark's batch approx_count_distinct by bucket, totals too, over the lines up to each of `last_lines`."""
     import pyarrow as pa
@@ -167,11 +170,14 @@ def approx_visitors_at(spark: SparkSession, visits: Sequence[Visit], last_lines:
     each = [(v.line, v.host, *bucket) for v in visits for bucket in buckets_of(v)]
     names = ("line", "host", "page", "resolution", "start")
     rows = spark.createDataFrame(pa.table(dict(zip(names, map(list, zip(*each, strict=True)), strict=True))))
-    ends = spark.createDataFrame(pa.table({"end": sorted(last_lines)}))
-    grouped = rows.join(F.broadcast(ends), F.col("line") <= F.col("end")).groupBy("end", "page", "resolution", "start")
     found: dict[int, dict[Bucket, int]] = defaultdict(dict)
-    for row in grouped.agg(F.approx_count_distinct("host").alias("n")).collect():
-        found[row["end"]][row["page"], row["resolution"], row["start"]] = row["n"]
+    # A few at a time: the answer for all is too large for the memory of a session that has run for an hour.
+    every = sorted(last_lines)
+    for first in range(0, len(every), _ENDS):
+        ends = spark.createDataFrame(pa.table({"end": every[first : first + _ENDS]}))
+        grouped = rows.join(F.broadcast(ends), F.col("line") <= F.col("end")).groupBy("end", "page", "resolution", "start")
+        for row in grouped.agg(F.approx_count_distinct("host").alias("n")).collect():
+            found[row["end"]][row["page"], row["resolution"], row["start"]] = row["n"]
     return found
 
 
