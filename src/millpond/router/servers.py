@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from millpond.client.exchange import Exchange, Retries, closed, may_pass, unavailable
 from millpond.client.reads import TableReads
@@ -123,6 +123,41 @@ def in_order(servers: Sequence[Server]) -> list[Server]:
     return sorted(servers, key=lambda server: server.resting_until if server.resting_until > now else 0.0)
 
 
+class _Looks:
+    """Looks at what a server has.  One runs at a time, and all who ask meanwhile share the next one.
+
+    So a server that hangs takes one thread, however many ask, and one that doesn't isn't asked more often than it answers.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="millpond-look")
+        self._lock = threading.Lock()
+        self._next: Future[Any] | None = None
+
+    def next(self, ask: Ask[Any]) -> Future[Any]:
+        """The answer to a look that begins now or later, or its error as a result.  Raises REPLICA_CLOSED."""
+        with self._lock:
+            if self._next is None:
+                try:
+                    self._next = self._pool.submit(self._look, ask)
+                except RuntimeError as error:  # the thread was ended
+                    raise closed() from error
+            return self._next
+
+    def _look(self, ask: Ask[Any]) -> Any:
+        with self._lock:
+            self._next = None
+        try:
+            return self._server.run(ask(self._server))
+        except MillpondError as error:
+            return error
+
+    def close(self) -> None:
+        """End its thread; a look that waits for its turn finds the connection closed."""
+        self._pool.shutdown(wait=False)
+
+
 class Servers:
     """Asks one of several servers, or several at the same time.  Threads may share it.
 
@@ -136,36 +171,22 @@ class Servers:
         # Tasks of the first pool wait for those of the second.
         self._each = ThreadPoolExecutor(most, thread_name_prefix="millpond-shards")
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="millpond-ask")
-        # One question at a time for each server, so that one that hangs takes no more than a thread.
-        self._looks = [ThreadPoolExecutor(1, thread_name_prefix="millpond-look") for _ in every]
+        self._looks = [_Looks(server) for server in every]
 
     def each(self, do: Callable[[Thing], Result], things: Sequence[Thing]) -> list[Result]:
         """The results for each of several things, at the same time."""
         return [do(things[0])] if len(things) == 1 else list(self._each.map(do, things))
 
-    def look(self, ask: Ask[Result]) -> list[Result | MillpondError]:
+    def look(self, ask: Ask[Any]) -> list[Any | MillpondError]:
         """What all servers answer at the same time, in their order; SERVER_UNAVAILABLE of those that take too long.
 
+        ask:     the same for all looks
         Raises:  REPLICA_CLOSED.
         """
-        try:
-            running = [pool.submit(self._look, server, ask) for pool, server in zip(self._looks, self.every, strict=True)]
-        except RuntimeError as error:  # the threads were ended
-            raise closed() from error
-        wait(running, self.settings.look_seconds)
-        answers: list[Result | MillpondError] = []
-        for answer in running:
-            if answer.cancel() or not answer.done():  # it waits for its turn; or it runs
-                answers.append(unavailable(f"no answer within {self.settings.look_seconds:g} seconds"))
-            else:
-                answers.append(answer.result())
-        return answers
-
-    def _look(self, server: Server, ask: Ask[Result]) -> Result | MillpondError:
-        try:
-            return server.run(ask(server))
-        except MillpondError as error:
-            return error
+        running = [looks.next(ask) for looks in self._looks]
+        done, _ = wait(running, self.settings.look_seconds)
+        late = unavailable(f"no answer within {self.settings.look_seconds:g} seconds")
+        return [answer.result() if answer in done else late for answer in running]
 
     def ask(self, servers: Sequence[Server], ask: Ask[Result], *, hedge_seconds: float | None = None) -> tuple[Server, Result]:
         """The answer of one of the servers, and which it was.
@@ -221,7 +242,9 @@ class Servers:
 
     def close(self) -> None:
         """Close the connections, and end its threads."""
-        for pool in (self._each, self._pool, *self._looks):
+        for pool in (self._each, self._pool):
             pool.shutdown(wait=False, cancel_futures=True)
+        for looks in self._looks:
+            looks.close()
         for server in self.every:
             server.transport.close()
