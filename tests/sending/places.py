@@ -16,6 +16,7 @@ from typing import Any
 
 from servers.kafka import kafka_broker
 from servers.postgres import postgres_server
+from suite.waiting import wait_until
 
 Rows = dict[Any, Any]
 Logged = list[tuple[str, int, Any, Any, Any]]
@@ -163,30 +164,36 @@ class Kafka(Place):
 
 
 def committed_records(broker: str, topic: str) -> list[tuple[Any, Any]]:
-    """Key and value of all records that a reader of committed records sees."""
+    """Key and value of all records that a reader of committed records sees, once the broker has ended all transactions.
+
+    A sender's commit has succeeded some time before the broker shows it in each partition.
+    """
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker,
-            "group.id": "look",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-    records, left = [], len(partitions)
-    while left:
-        message = consumer.poll(20)
-        assert message is not None
-        if message.error() is None:
-            value = message.value()
-            records.append((json.loads(message.key()), None if value is None else json.loads(value)))
-        else:
+    common = {"bootstrap.servers": broker, "group.id": "look", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+    all_records = Consumer({**common, "isolation.level": "read_uncommitted"})
+    consumer = Consumer({**common, "isolation.level": "read_committed"})
+    partitions = [TopicPartition(topic, number, 0) for number in consumer.list_topics(topic, timeout=60).topics[topic].partitions]
+    ends = {each.partition: all_records.get_watermark_offsets(each, timeout=60)[1] for each in partitions}
+    all_records.close()
+    consumer.assign(partitions)
+    records: list[tuple[Any, Any]] = []
+
+    def is_read() -> bool:
+        while (message := consumer.poll(1)) is not None:
+            if message.error() is None:
+                value = message.value()
+                records.append((json.loads(message.key()), None if value is None else json.loads(value)))
+                continue
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-            left -= 1
+            if message.offset() >= ends[message.partition()]:
+                left.discard(message.partition())
+            if not left:
+                return True
+        return False
+
+    left = set(ends)
+    wait_until(is_read, "the end of each partition, without an open transaction")
     consumer.close()
     return records
 
