@@ -96,7 +96,7 @@ class ShardMap:
             try:
                 if not any(name in tables for tables in self._said.values()):
                     self._ask_why(name)
-                found = self._tables[name] = self._map(name)
+                found = self._tables[name] = self.said(name)
             except ReplicaError:
                 if (pause := retries.next_pause()) is None:
                     raise
@@ -126,10 +126,6 @@ class ShardMap:
         """The names of all tables, sorted."""
         self.look()
         return sorted({name for tables in self._said.values() for name in tables})
-
-    def said(self, name: str) -> TableMap:
-        """Who has a table by what the servers last said; asks none.  Raises UNKNOWN_TABLE, SHARDS_INCOMPLETE."""
-        return self._map(name)
 
     def rows(self) -> list[tuple[Server, Mapping[str, TableShard]]]:
         """What each server last said that it has; asks none.  One that doesn't answer now has an error."""
@@ -166,7 +162,8 @@ class ShardMap:
         if (error := next(filter(None, errors), None)) is not None:
             raise error
 
-    def _map(self, name: str) -> TableMap:
+    def said(self, name: str) -> TableMap:
+        """Who has a table by what the servers last said; asks none.  Raises UNKNOWN_TABLE, SHARDS_INCOMPLETE."""
         said = {server: tables[name] for server, tables in self._said.items() if name in tables}
         if not said:
             known = ", ".join(sorted({table for tables in self._said.values() for table in tables})) or "none"
