@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import millpond
+from millpond.checkpoint.identity import judge
 from millpond.checkpoint.log import check_still_committed
 from millpond.checkpoint.log import read_batch as read_log
 from millpond.checkpoint.position import Batch
@@ -18,6 +19,7 @@ from millpond.errors import MillpondError, ReplicaError
 from millpond.replica.backends.base import Backend
 from millpond.replica.backends.memory import MemoryBackend
 from millpond.replica.follower import Follower
+from millpond.replica.record import make_record
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, LocalStorage, open_storage
 from spark_files.checkpoint import WrittenCheckpoint
@@ -252,6 +254,33 @@ def test_a_batch_whose_commit_is_copied_while_it_is_read_is_applied(job: Written
     wait_until(is_applied, "batch 4")
     follower.stop()
     assert (follower.counts.bootstraps, follower.counts.batches_applied) == (1, 1)
+
+
+class HalfOnce(LocalStorage):
+    """A disk on which a program writes a file in place: the first look meets its first half, each later one all of it."""
+
+    def __init__(self, root: Path, path: str) -> None:
+        super().__init__(root)
+        self._path: str | None = path
+
+    def read(self, path: str, most_bytes: int) -> bytes:
+        data = super().read(path, most_bytes)
+        if path != self._path:
+            return data
+        self._path = None
+        return data[: len(data) // 2]
+
+
+@pytest.mark.parametrize("path", ["commits/3", "offsets/3", "metadata"])
+def test_a_look_that_meets_half_a_log_file_meets_no_other_job(job: WrittenCheckpoint, path: str) -> None:
+    batch = read_log(open_storage(job.path), Batch(3))
+    record = make_record(batch)
+    (job.path / "commits/3").touch()  # so that the log is read again
+    storage = HalfOnce(job.path, path)
+    with pytest.raises(MillpondError) as refused:
+        judge(storage, record, "job-1")
+    assert refused.value.condition in {"INCOMPLETE_FILE", "CORRUPT_FILE"}
+    assert judge(storage, record, "job-1")[0] == "same"
 
 
 @pytest.mark.parametrize("change", ["another run", "gone", "half"])

@@ -86,8 +86,8 @@ class CommittedBatch:
     settings:      how its state files are written
     state_ids:     operator -> partition -> store -> id in file names; empty in checkpoint format 1
     names_state:   whether the commit says which operators have state, as in checkpoint format 2
-    fingerprint:   hash of the checkpoint's id and both log files; it differs for another job, or
-                   another run of this batch
+    metadata:      the content of the file `metadata`, which has the job's id
+    digest:        hash of all three files
     commit_stamp:  of commits/N, taken before it was read
     committed_ns:  when commits/N was written; None if the file was copied, so that its time is
                    another
@@ -102,10 +102,21 @@ class CommittedBatch:
     settings: StateSettings
     state_ids: dict[int, list[list[str]]]
     names_state: bool
-    fingerprint: str
+    metadata: bytes
+    digest: str
     commit_stamp: FileStamp
     committed_ns: int | None
     is_repair: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest, which differs for another job, or another run of this batch.
+
+        Raises:  CORRUPT_FILE for a damaged `metadata`: half of it, while a program writes it in place,
+                 is no other job.
+        """
+        _parse_job_id(self.metadata)
+        return self.digest
 
     @property
     def took_seconds(self) -> float | None:
@@ -197,7 +208,8 @@ def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
         settings=plan.settings,
         state_ids=commit.state_ids,
         names_state=commit.names_state,
-        fingerprint=fingerprint(metadata_bytes, offset_bytes, commit_bytes),
+        metadata=metadata_bytes,
+        digest=_digest(metadata_bytes, offset_bytes, commit_bytes),
         commit_stamp=stamp,
         committed_ns=stamp.modified_ns if _is_commits_time(storage, batch, stamp, plan.started_ms) else None,
         is_repair=_REPAIRED in plan.conf,
@@ -285,8 +297,8 @@ def check_still_committed(storage: Storage, batch: CommittedBatch) -> None:
         )
 
 
-def fingerprint(metadata: bytes, offsets: bytes, commit: bytes) -> str:
-    """A hash that tells runs of a batch apart: offsets/N has its start time, metadata the job's id."""
+def _digest(metadata: bytes, offsets: bytes, commit: bytes) -> str:
+    """It tells runs of a batch apart: offsets/N has its start time, metadata the job's id."""
     digest = hashlib.sha256()
     for part in (metadata.strip(), offsets, commit):
         digest.update(len(part).to_bytes(8, "little"))
@@ -307,7 +319,11 @@ def job_id(storage: Storage) -> str:
             hint="Name the checkpointLocation of a query that has been started, or start the job first.",
             uri=storage.uri,
         ) from missing
-    found = _json(_text(data, "metadata"), "metadata").get("id")
+    return _parse_job_id(data)
+
+
+def _parse_job_id(metadata: bytes) -> str:
+    found = _json(_text(metadata, "metadata"), "metadata").get("id")
     if not isinstance(found, str):
         raise naming(CheckpointError("CORRUPT_FILE", "it has no id.", hint="Restore the file from a copy."), "metadata")
     return found

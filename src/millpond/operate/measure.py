@@ -169,7 +169,7 @@ class JobMeter:
             return 0, [], waiting
         times: list[float] = []
         newest = read_batch(self._storage, committed[-1])
-        if before is not None and newest.fingerprint == before.fingerprint:
+        if before is not None and newest.digest == before.digest:
             return 0, times, waiting
         self._newest = newest
         if before is None:

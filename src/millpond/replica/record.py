@@ -46,7 +46,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     status:        live; replaced (another job is at this path, so reads are refused); superseded (a
                    newer generation serves)
-    fingerprint:   of the batch's log files, see `checkpoint.log.fingerprint`
+    fingerprint:   of the batch's log files, see `CommittedBatch.fingerprint`
     commit_*:      the stamp of commits/N
     planned_watermark_ms:  the watermark with which the batch was planned
     committed_ns:  when commits/N was written, None if its time isn't that of the commit
