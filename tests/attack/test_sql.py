@@ -22,6 +22,7 @@ from attack.victim import Victim
 from servers.serving import serving
 from servers.sockets import is_read
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.programs import cpu_seconds
 from suite.sizes import examples
 from suite.waiting import wait_until
 
@@ -235,15 +236,6 @@ def test_a_server_that_is_killed_leaves_no_process(job: WrittenCheckpoint, tmp_p
 def _try(victim: Victim) -> None:
     with contextlib.suppress(httpx.HTTPError):
         ask(victim, ENDLESS)
-
-
-def cpu_seconds(pid: int) -> float:
-    """The processor time of a process."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def is_running(pid: int) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from suite.waiting import PATIENCE_SECONDS
@@ -29,3 +31,22 @@ def started(args: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[An
         finally:
             if running.poll() is None:
                 running.kill()
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time of a process; 0 if it is gone."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def is_asleep(pid: int) -> bool:
+    """Whether the main thread of a process waits for something."""
+    return _stat(pid)[:1] == ["S"]
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc/PID/stat has behind the program's name; empty if the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

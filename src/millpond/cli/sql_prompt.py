@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from millpond.cli.output import write_grid, write_sql
+from millpond.cli.sql_text import Completer, split
 from millpond.cli.terminal import say
 from millpond.errors import MillpondError
 from millpond.settings import home
@@ -24,11 +24,6 @@ _HELP = """.tables            list the tables
 .watch STATEMENT;  answer it again whenever a batch is committed, until Ctrl-C
 .help              this list
 .quit              end, as Ctrl-D"""
-_WORDS = (
-    *("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "JOIN", "USING", "ON", "AND", "OR"),
-    *("NOT", "NULL", "IN", "BETWEEN", "AS", "DESC", "HAVING", "WITH", "EXPLAIN", "AT (VERSION => "),
-    *("count(*)", "sum(", "avg(", "min(", "max("),
-)
 _HISTORY_LINES = 2000
 _LOOK_SECONDS, _ASK_SECONDS = 0.2, 1.0
 
@@ -47,32 +42,30 @@ def run_prompt(pond: AnyPond, stdin: IO[str], how: dict[str, Any], *, as_json: b
 
 
 def _statements(stdin: IO[str]) -> Iterator[str]:
-    lines: list[str] = []
+    """Statements and commands as they end; what has no `;` when the input ends is one, too."""
+    rest = ""
     while True:
         try:
             if stdin.isatty():
-                line = input("    ...> " if lines else "millpond> ")
+                line = input("    ...> " if rest else "millpond> ")
             else:
                 read = stdin.readline()
                 if not read:
                     raise EOFError
                 line = read.rstrip("\n")
         except EOFError:
-            rest = "\n".join(lines).strip()
             if rest:
                 yield rest
             return
         except KeyboardInterrupt:
-            lines = []
+            rest = ""
             say("")
             continue
-        lines.append(line)
-        text = "\n".join(lines).strip()
-        if not text:
-            lines = []
-        elif text.endswith(";") or (text.startswith(".") and not text.startswith(".watch")):
-            yield text.rstrip(";").strip()
-            lines = []
+        if not rest and line.lstrip().startswith(".") and not line.lstrip().startswith(".watch"):
+            yield line.strip().rstrip(";").strip()
+            continue
+        ended, rest = split(f"{rest}\n{line}")
+        yield from ended
 
 
 def _command(pond: AnyPond, text: str, how: dict[str, Any], *, as_json: bool) -> bool:
@@ -140,15 +133,12 @@ def _editing(pond: AnyPond) -> Iterator[None]:
         readline.read_history_file(file)
     readline.set_history_length(_HISTORY_LINES)
     readline.set_completer_delims(" \t\n,()=<>")
-    found: list[str] = []
+    completer, found = Completer(pond), list[str]()
 
-    def complete(text: str, number: int) -> str | None:
+    def complete(_word: str, number: int) -> str | None:
         nonlocal found
         if number == 0:
-            names = pond.tables()
-            columns = {column for name in names for column in pond[name].columns}
-            every = [*map(quoted, (*names, *sorted(columns))), *_WORDS]
-            found = [each for each in every if each.lower().startswith(text.lower())]
+            found = completer.complete(readline.get_line_buffer()[: readline.get_endidx()], readline.get_begidx())
         return found[number] if number < len(found) else None
 
     readline.set_completer(complete)
@@ -159,8 +149,3 @@ def _editing(pond: AnyPond) -> Iterator[None]:
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
             readline.write_history_file(file)
-
-
-def quoted(name: str) -> str:
-    """A name as SQL writes it."""
-    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

@@ -35,6 +35,8 @@ _LOCKS = (
 )
 # How errors begin that say so of memory.
 _FULL = ("Out of Memory Error", "std::bad_alloc", "Invalid Input Error: Arrow Appender: The maximum total string size")
+# What DuckDB makes of a KeyboardInterrupt.
+_CTRL_C = "Query interrupted"
 _lock = threading.Lock()
 _databases: dict[tuple[int, int], Any] = {}
 
@@ -147,6 +149,10 @@ def _errors(memory_bytes: int) -> Iterator[None]:
 
     try:
         yield
+    except RuntimeError as failed:
+        if str(failed) == _CTRL_C:
+            raise KeyboardInterrupt from failed
+        raise
     except (duckdb.Error, OSError, ValueError, MemoryError) as failed:
         text = str(failed)
         # While the answer is read, pyarrow hands on only the words of an error.
