@@ -40,6 +40,7 @@ from millpond.serve.process.server import pushing, serve_http
 from millpond.serve.process.shared import staying_in
 from millpond.serve.process.signals import ENDING, Terminal, hangups_blocked, say_end
 from millpond.settings import BackupSettings, ReplicaSettings, RetentionWords, ServeSettings
+from millpond.signals import SignalEvent
 from millpond.tables.pond import Pond, open
 
 log = EventLog(__name__)
@@ -128,14 +129,15 @@ def serve_workers(plan: Plan, listeners: list[Listeners], *, on_ready: Callable[
 
     on_ready:  called once, when every door has answered
     """
-    ending, reloading, terminal = threading.Event(), threading.Event(), Terminal()
+    ending, terminal = SignalEvent(), Terminal()
     woken, wake = socket.socketpair()
     wake.setblocking(False)
     signals: list[int] = []
+    reloads: list[int] = []
 
     def end(number: int, _frame: object) -> None:
         if number == signal.SIGHUP and not terminal.is_gone:
-            reloading.set()
+            reloads.append(number)
         else:
             signals.append(number)
             ending.set()
@@ -153,8 +155,8 @@ def serve_workers(plan: Plan, listeners: list[Listeners], *, on_ready: Callable[
             due = [w.due for w in workers if w.due]
             alive = [w.process.sentinel for w in workers if not w.due]
             wait([*alive, woken], timeout=max(0.0, min(due) - time.monotonic()) if due else None)
-            if reloading.is_set():
-                reloading.clear()
+            if reloads:
+                reloads.clear()
                 woken.recv(4096)
                 _reload(workers[1:])
             if not ending.is_set():
@@ -212,7 +214,7 @@ def _end(workers: list[_Worker], drain_seconds: float) -> None:  # 5
                 worker.process.join()
 
 
-def _announce(ready: Any, doors: int, on_ready: Callable[[], None], ending: threading.Event) -> None:
+def _announce(ready: Any, doors: int, on_ready: Callable[[], None], ending: SignalEvent) -> None:
     started = 0
     while started < doors and not ending.is_set():
         started += ready.acquire(timeout=0.2)
@@ -241,7 +243,7 @@ def _answer(plan: Plan, listeners: Listeners, ready: Any) -> None:
 
 def _follow(plan: Plan) -> None:
     """The follower: it updates the replicas, and writes its counts for the doors."""
-    stop = threading.Event()
+    stop = SignalEvent()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()

@@ -24,8 +24,7 @@ from millpond.errors import RequestError, importing_pyspark
 from millpond.settings import home
 
 if TYPE_CHECKING:
-    from threading import Event
-
+    from millpond.signals import SignalEvent
     from millpond.spark.job import Job
     from millpond.tables.pond import Pond
 
@@ -95,7 +94,9 @@ def demo(
                 _watch(pond, jobs, ending, deadline=deadline, title=title, check=lambda: check_jobs(jobs, spark_log=spark_log))
 
 
-def _watch(pond: Pond, jobs: list[Job], ending: Event, *, deadline: float | None, title: str, check: Callable[[], bool]) -> None:
+def _watch(
+    pond: Pond, jobs: list[Job], ending: SignalEvent, *, deadline: float | None, title: str, check: Callable[[], bool]
+) -> None:
     """Read the tables until the jobs end, the time is over, or somebody stops; then show the last answers."""
     with Screen(title) as screen:
         while check() and not ending.is_set() and (deadline is None or time.monotonic() < deadline):
