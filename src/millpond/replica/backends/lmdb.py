@@ -6,8 +6,10 @@ LMDB allows one environment per file and process, so environments are shared by 
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -30,6 +32,10 @@ _MAX_TABLES = 1024
 _LOCK_HEADER_BYTES, _READER_BYTES = 4096, 64
 # With less free space than this, a failed write is reported as a full disk.
 _LITTLE_BYTES = 1 << 20
+
+# How long to wait for an environment that another thread closes, and how LMDB's error says that it is open.
+_CLOSING_SECONDS, _PAUSE_SECONDS = 5.0, 0.01
+_ALREADY_OPEN = "already open in this process"
 
 _open: weakref.WeakValueDictionary[str, LmdbBackend] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
@@ -73,8 +79,8 @@ class LmdbBackend:
         with explained(path):
             if not readonly:
                 _reserve_lock_file(path, settings.max_readers)
-            self._environment = lmdb.open(
-                str(path),
+            self._environment = _open_environment(
+                path,
                 map_size=settings.map_size_bytes,
                 max_readers=settings.max_readers,
                 max_dbs=_MAX_TABLES,
@@ -230,6 +236,24 @@ class LmdbWriteBatch:
 
     def set_record(self, record: ReplicaRecord) -> None:
         self._backend.write_record(self._transaction, record)
+
+
+def _open_environment(path: Path, **options: Any) -> lmdb.Environment:
+    """LMDB's environment in a folder.
+
+    LMDB opens no file twice in a process, and knows a file by its inode.  While another thread closes
+    the environment of a folder that was removed, the system may give that inode to a new file: so
+    wait until it is closed.
+    """
+    ends = time.monotonic() + _CLOSING_SECONDS
+    while True:
+        try:
+            return lmdb.open(str(path), **options)
+        except lmdb.Error as refused:
+            if _ALREADY_OPEN not in str(refused) or time.monotonic() > ends:
+                raise
+        gc.collect()  # one that is closed only then, such as that of an error's traceback
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _reserve_lock_file(path: Path, readers: int) -> None:
