@@ -53,6 +53,7 @@ def test_signals_in_a_row_end_a_wait() -> None:
         assert waiting.stdin is not None
         assert waiting.stdout is not None
         timer = threading.Timer(PATIENCE_SECONDS, waiting.kill)
+        timer.daemon = True
         timer.start()
         for _ in range(50):
             assert waiting.stdout.readline() == "waits\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import millpond
-from millpond.cli.sql_text import Completer, split
+from millpond.cli.sql_text import Completer, quoted, split
 from millpond.schema.types import Field, atomic
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import examples
@@ -56,6 +56,19 @@ def test_what_is_open_ends_nothing(begun: str) -> None:
 @pytest.mark.parametrize("nothing", ["", " \n", ";;", "-- a comment", "/* one */ ; -- and one;"])
 def test_comments_alone_are_no_statement(nothing: str) -> None:
     assert split(nothing) == ([], "")
+
+
+def test_names_are_written_as_duckdb_reads_them() -> None:
+    duckdb = pytest.importorskip("duckdb")
+    keywords = [word for (word,) in duckdb.sql("SELECT keyword_name FROM duckdb_keywords()").fetchall()]
+    assert len(keywords) > 400
+    for name in ("page", "Page", "two words", 'a"b', "1st", "é", *keywords, *map(str.upper, keywords)):
+        duckdb.sql(f'CREATE OR REPLACE TEMP TABLE "a table" AS SELECT 7 AS {quoted(name)}')
+        written = quoted(name)
+        found = duckdb.sql(f'SELECT {written}, t.{written} FROM "a table" t WHERE {written} = 7 ORDER BY {written}').fetchall()
+        assert found == [(7, 7)], name
+    assert quoted("page") == "page"
+    assert quoted("at") == '"at"'
 
 
 @pytest.fixture

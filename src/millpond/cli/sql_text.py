@@ -7,12 +7,18 @@ import time
 from typing import Protocol
 
 from millpond.errors import MillpondError
+from millpond.serve.sql.postgres.names import KEYWORDS
 
 COMMANDS = (".tables", ".describe", ".watch", ".help", ".quit")
 _WORDS = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "JOIN", "USING", "ON", "AND", "OR"),
     *("NOT", "NULL", "IN", "BETWEEN", "AS", "DESC", "HAVING", "WITH", "EXPLAIN", "AT (VERSION => "),
     *("count(*)", "sum(", "avg(", "min(", "max("),
+)
+# Words that DuckDB takes for no names: those of PostgreSQL, and some of its own.
+_KEYWORDS = KEYWORDS.union(
+    ("anti", "asof", "at", "by", "describe", "glob", "lambda", "pivot", "pivot_longer", "pivot_wider"),
+    ("positional", "qualify", "semi", "show", "summarize", "unpack", "unpivot"),
 )
 # Texts, names in quotes, comments: each to its end, or to that of the text if it has none.
 _PART = re.compile(
@@ -47,7 +53,8 @@ def _is_open(comment: str) -> bool:
 
 def quoted(name: str) -> str:
     """A name as SQL writes it."""
-    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else _in_quotes(name)
+    is_plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name.lower() not in _KEYWORDS
+    return name if is_plain else _in_quotes(name)
 
 
 def _in_quotes(name: str) -> str:

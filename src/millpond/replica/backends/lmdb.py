@@ -245,14 +245,16 @@ def _open_environment(path: Path, **options: Any) -> lmdb.Environment:
     the environment of a folder that was removed, the system may give that inode to a new file: so
     wait until it is closed.
     """
-    ends = time.monotonic() + _CLOSING_SECONDS
+    ends, is_first = time.monotonic() + _CLOSING_SECONDS, True
     while True:
         try:
             return lmdb.open(str(path), **options)
         except lmdb.Error as refused:
             if _ALREADY_OPEN not in str(refused) or time.monotonic() > ends:
                 raise
-        gc.collect()  # one that is closed only then, such as that of an error's traceback
+        if is_first:
+            gc.collect()  # closes one that only the traceback of an error has
+            is_first = False
         time.sleep(_PAUSE_SECONDS)
 
 
