@@ -230,6 +230,28 @@ def test_statements_over_shards_have_the_answers_of_the_whole(both: Both) -> Non
     assert len(asked) == len(names)
 
 
+def test_totals_and_series_of_every_group_in_statements_are_those_of_the_whole(both: Both) -> None:
+    def answer_of(pond: Any, text: str) -> Any:
+        try:
+            answer = pond.sql(text)
+        except MillpondError as refused:
+            return refused.condition
+        return texts_of(answer.to_arrow()), [(read.how, read.rows) for read in answer.reads], answer.cuts[0].position.batch
+
+    draw, found = random.Random(6), Counter[bool]()
+    times = sorted({row["bucket_start"] for row in both.whole[BUCKETS].scan() if row["bucket_start"] is not None})
+    for call in ("total('views'{span})", "series('views', '1 hour'{span})", "series('views', '1 day'{span})"):
+        for where in ("", " WHERE page IN ('/', '/ü', '/nobody')", " WHERE page > '/only-1'"):
+            for names in ((), ("since",), ("until",), ("since", "until")):
+                span = "".join(f", {name} => '{draw.choice(times).isoformat()}'" for name in names)
+                text = f"SELECT * FROM {call.format(span=span)}{where}"
+                expected = answer_of(both.whole, text)
+                assert answer_of(both.sharded, text) == expected, text
+                found[isinstance(expected, tuple)] += 1
+    assert found[True] > 12, found
+    assert found[False], found
+
+
 def test_what_shards_dont_answer_by_sql_is_refused(both: Both) -> None:
     for text, condition in (
         (f"SELECT * FROM changes('{BUCKETS}', 1)", "HISTORY_GONE"),

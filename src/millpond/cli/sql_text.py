@@ -8,12 +8,14 @@ from typing import Protocol
 
 from millpond.errors import MillpondError
 from millpond.serve.sql.postgres.names import KEYWORDS
+from millpond.tables.sql.statement import TABLE_FUNCTIONS
 
 COMMANDS = (".tables", ".describe", ".watch", ".help", ".quit")
 _WORDS = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "JOIN", "USING", "ON", "AND", "OR"),
     *("NOT", "NULL", "IN", "BETWEEN", "AS", "DESC", "HAVING", "WITH", "EXPLAIN", "AT (VERSION => "),
     *("count(*)", "sum(", "avg(", "min(", "max("),
+    *(f"{name}('" for name in TABLE_FUNCTIONS),
 )
 # Words that DuckDB takes for no names: those of PostgreSQL, and some of its own.
 _KEYWORDS = KEYWORDS.union(

@@ -22,8 +22,6 @@ from millpond.tables.sql.answer import SqlAnswer
 from millpond.tables.sql.duck import Parameters
 from millpond.tables.sql.end import SqlLimits
 from millpond.tables.sql.reading.opened import OpenedTables
-from millpond.tables.sql.reading.past import PastScans
-from millpond.tables.sql.reading.scan import TableScans
 from millpond.tables.sql.run import run_opened
 from millpond.tables.sql.statement import TableName
 
@@ -67,11 +65,7 @@ class OpenedShards:
             scanned = stored[each.name] if each.is_newest else self._earlier(each)
             with scanned.begin() as begun:
                 read.setdefault(f"{scanned.job} {each.batch} {each.time}", begun.cut)
-            opened.relations.append(
-                PastScans(scanned, each, opened.reads, opened.failed, is_dry=is_dry)
-                if each.function
-                else TableScans(scanned, each.name, opened.reads, opened.failed, is_dry=is_dry, cache_bytes=0)
-            )
+            opened.add(scanned, each, is_dry=is_dry, cache_bytes=0)
         opened.cuts = tuple(read.values())
         return opened
 

@@ -16,7 +16,7 @@ from millpond.scalar.sketch import kll, library
 from millpond.scalar.sketch.functions import ESTIMATES, QUANTILES
 from millpond.schema.convert import to_python
 from millpond.schema.definition.expression import Expression
-from millpond.schema.definition.table import TableDefinition
+from millpond.schema.definition.table import TableDefinition, ValueColumn
 from millpond.tables.finish.buffers.items import TopItems
 from millpond.tables.finish.definition import compile_expression
 
@@ -44,11 +44,7 @@ Estimates = Callable[[Row, Row], dict[str, Estimate]]
 
 def compile_estimates(definition: TableDefinition) -> Estimates:
     """The function for a table's columns.  Raises (the function) as that of `compile_definition`."""
-    columns = []
-    for column in definition.values:
-        node = _estimated(column.expression)
-        if node is not None:
-            columns.append((column.name, *_limits(node, definition), to_python(column.type)))
+    columns = [(c.name, *_limits(node, definition), to_python(c.type)) for c, node in _estimates(definition)]
 
     def estimates(key: Row, buffers: Row) -> dict[str, Estimate]:
         out = {}
@@ -59,6 +55,16 @@ def compile_estimates(definition: TableDefinition) -> Estimates:
         return out
 
     return estimates
+
+
+def estimated_columns(definition: TableDefinition) -> tuple[ValueColumn, ...]:
+    """The columns that are estimates."""
+    return tuple(column for column, _ in _estimates(definition))
+
+
+def _estimates(definition: TableDefinition) -> list[tuple[ValueColumn, Expression]]:
+    found = ((column, _estimated(column.expression)) for column in definition.values)
+    return [(column, node) for column, node in found if node is not None]
 
 
 def _estimated(expression: Expression) -> Expression | None:

@@ -6,6 +6,7 @@ else than a table is read.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,8 +19,23 @@ from millpond.tables.sql.reading.order import Hint
 MOST_BYTES = 100_000
 # Functions in FROM that read nothing but their arguments.
 _FUNCTIONS = frozenset({"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"})
-# Functions in FROM that read a table, and the names of their arguments after the table's name.
-TABLE_FUNCTIONS = {"changes": ("since", "until"), "history": ("since", "until")}
+# Functions in FROM that read a table, and the names of their arguments after the table's name: those
+# that must be given come first.
+TABLE_FUNCTIONS = {
+    "changes": ("since", "until"),
+    "history": ("since", "until"),
+    "total": ("since", "until"),
+    "series": ("step", "since", "until"),
+}
+PAST_FUNCTIONS = frozenset({"changes", "history"})
+"""Those that read what was up to the newest batch.  The others read one batch, as a table does."""
+_NEEDED = {"changes": {"table", "since"}, "history": {"table"}, "total": {"table"}, "series": {"table", "step"}}
+_EXAMPLES = {
+    "changes": "changes('page_views', 41), or changes('page_views', 41, 50)",
+    "history": "history('page_views'), or history('page_views', since => 41, until => 50)",
+    "total": "total('page_views'), or total('page_views', since => '2026-03-01T00:00Z', until => '2026-03-08T00:00Z')",
+    "series": "series('page_views', '1 hour'), or series('page_views', '1 hour', since => '2026-03-01T00:00Z')",
+}
 _HINT = "Write one SELECT over tables of the pond."
 
 
@@ -31,8 +47,9 @@ class TableName:
     batch:  AT (VERSION => 41)
     time:   AT (TIMESTAMP => '2026-03-01T12:00Z'), as a text
     alias:  of a table at a batch or time, and of a function: the name under which DuckDB knows it
-    function: changes or history, of the table
-    since, until: the arguments of a function: a batch; of history also a time, as a text
+    function: of TABLE_FUNCTIONS, of the table
+    since, until: the arguments of a function: of PAST_FUNCTIONS a batch, or a time as a text; of others a time
+    step:   of series
     """
 
     name: str
@@ -42,6 +59,7 @@ class TableName:
     function: str = ""
     since: int | str | None = None
     until: int | str | None = None
+    step: str | None = None
 
     @property
     def is_newest(self) -> bool:
@@ -104,8 +122,8 @@ def parse_statement(
     top = statements[0]["node"]
     nodes = list(_find_tables(top, frozenset()))
     for node in nodes:
-        named = _function(node, parameters) if node["type"] == "TABLE_FUNCTION" else _table(node, at)
-        if named.function and at is not None:
+        named = _function(node, parameters, at) if node["type"] == "TABLE_FUNCTION" else _table(node, at)
+        if named.function in PAST_FUNCTIONS and at is not None:
             raise _refused(f"{named.function}() reads the newest batch.", "Leave `at` out, and write AT behind the other tables.")
         table = found.get(named)
         if table is None:
@@ -129,23 +147,38 @@ def _table(node: dict[str, Any], at: int | str | None) -> TableName:
     own = node["at_clause"]
     if own is not None:
         return TableName(node["table_name"], *_moment(own))
-    return TableName(node["table_name"], at, None) if isinstance(at, int) else TableName(node["table_name"], None, at)
+    return _at(TableName(node["table_name"]), at)
 
 
-def _function(node: dict[str, Any], parameters: Parameters) -> TableName:
-    """What changes('t', 41) or history('t') names."""
+def _at(table: TableName, at: int | str | None) -> TableName:
+    return replace(table, batch=at) if isinstance(at, int) else replace(table, time=at)
+
+
+def _function(node: dict[str, Any], parameters: Parameters, at: int | str | None) -> TableName:
+    """What changes('t', 41) or total('t') names."""
     function = node["function"]["function_name"].lower()
     order = ("table", *TABLE_FUNCTIONS[function])
     given: dict[str, Any] = {}
     for place, argument in enumerate(node["function"]["arguments"]):
         name = argument["name"].lower() or (order[place] if place < len(order) else "")
         value = _literal(argument["expression"], parameters)
-        if name not in order or name in given or not isinstance(value, str if name == "table" else int | str) or value is True:
+        value = _time(value) if name in ("since", "until") else value
+        is_past = name in ("since", "until") and function in PAST_FUNCTIONS
+        if name not in order or name in given or not isinstance(value, int | str if is_past else str) or value is True:
             raise _wrong_arguments(function)
         given[name] = value
-    if "table" not in given or (function == "changes" and "since" not in given):
+    if not given.keys() >= _NEEDED[function]:
         raise _wrong_arguments(function)
-    return TableName(given["table"], function=function, since=given.get("since"), until=given.get("until"))
+    return _at(TableName(given.pop("table"), function=function, **given), at)
+
+
+def _time(value: Any) -> Any:
+    """A time as the text that reads take, also one in SQL's form: `2026-03-01 12:00:00+00`; other values as they are."""
+    try:
+        moment = dt.datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+    return moment.isoformat() if isinstance(moment, dt.datetime) and moment.tzinfo is not None else value
 
 
 def _literal(node: dict[str, Any], parameters: Parameters) -> Any:
@@ -162,11 +195,11 @@ def _literal(node: dict[str, Any], parameters: Parameters) -> Any:
 
 
 def _wrong_arguments(function: str) -> RequestError:
-    words = "changes('page_views', 41)" if function == "changes" else "history('page_views')"
-    more = "or changes('page_views', 41, 50)" if function == "changes" else "or history('page_views', since => 41, until => 50)"
+    takes = "batches or times" if function in PAST_FUNCTIONS else "times"
+    step = ", a step" if function == "series" else ""
     return _refused(
-        f"{function}() takes the name of a table, and batches or times.",
-        f"Write {words}, {more}; a time is a text.",
+        f"{function}() takes the name of a table{step}, and {takes}.",
+        f"Write {_EXAMPLES[function]}; a time is a text.",
     )
 
 

@@ -16,6 +16,7 @@ from millpond.errors import RequestError
 from millpond.serve.sql.postgres import nodes, times
 from millpond.serve.sql.postgres.catalog import RELATIONS
 from millpond.serve.sql.postgres.functions import MACROS, PREFIX
+from millpond.tables.sql.statement import TABLE_FUNCTIONS
 
 Node = nodes.Node
 SCHEMA = "public"
@@ -109,7 +110,7 @@ class Rewriter:
         self._has_tables = any(
             each["schema_name"].lower() in ("", SCHEMA) and not each["table_name"].lower().startswith("pg_")
             for each in base_tables(top)
-        ) or _has_past(top)
+        ) or _reads_by_function(top)
         self._walk(top, frozenset())
 
     def _walk(self, node: Any, ctes: frozenset[str]) -> None:
@@ -328,15 +329,15 @@ def base_tables(node: Any) -> Iterator[Node]:
             yield from base_tables(each)
 
 
-def _has_past(node: Any) -> bool:
-    """Whether a statement reads `changes` or `history` of a table."""
+def _reads_by_function(node: Any) -> bool:
+    """Whether a statement reads a table by a function, as `changes`."""
     if isinstance(node, list):
-        return any(map(_has_past, node))
+        return any(map(_reads_by_function, node))
     if not isinstance(node, dict):
         return False
-    if node.get("type") == "TABLE_FUNCTION" and str(node["function"].get("function_name")).lower() in ("changes", "history"):
+    if node.get("type") == "TABLE_FUNCTION" and str(node["function"].get("function_name")).lower() in TABLE_FUNCTIONS:
         return True
-    return any(map(_has_past, node.values()))
+    return any(map(_reads_by_function, node.values()))
 
 
 def _column_names(top: Node) -> list[str | None] | None:

@@ -13,10 +13,11 @@ from millpond.tables.align import align
 from millpond.tables.answer import Cut
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.reads import JobReads, Reads
+from millpond.tables.sql.reading.buckets import BucketScans
 from millpond.tables.sql.reading.dataset import Relation
 from millpond.tables.sql.reading.past import PastScans
 from millpond.tables.sql.reading.scan import TableRead, TableScans
-from millpond.tables.sql.statement import TableName
+from millpond.tables.sql.statement import PAST_FUNCTIONS, TableName
 from millpond.tables.table import Table
 
 
@@ -59,6 +60,17 @@ class OpenedTables:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
+    def add(self, table: Table, name: TableName, *, is_dry: bool, cache_bytes: int) -> None:
+        """Add the relation of a name.  Raises WRONG_TYPE, HISTORY_GONE, INVALID_REQUEST."""
+        relation: Relation
+        if not name.function:
+            relation = TableScans(table, name.name, self.reads, self.failed, is_dry=is_dry, cache_bytes=cache_bytes)
+        elif name.function in PAST_FUNCTIONS:
+            relation = PastScans(table, name, self.reads, self.failed, is_dry=is_dry)
+        else:
+            relation = BucketScans(table, name, self.reads, self.failed, is_dry=is_dry)
+        self.relations.append(relation)
+
     def plan_lines(self) -> list[str]:
         """How each table was read, for EXPLAIN."""
         return [f"{read.table}: {read.how}, columns {', '.join(read.columns)}" for read in self.reads]
@@ -85,12 +97,7 @@ def open_tables(
         tables, opened.cuts, newest = _open(pond, names, bounds, separate, opened._opened)
         for each, table in tables.items():
             kept_bytes = cache_bytes if each in newest else 0
-            if each.function:
-                opened.relations.append(PastScans(table, each, opened.reads, opened.failed, is_dry=is_dry))
-                continue
-            opened.relations.append(
-                TableScans(table, each.name, opened.reads, opened.failed, is_dry=is_dry, cache_bytes=kept_bytes)
-            )
+            opened.add(table, each, is_dry=is_dry, cache_bytes=kept_bytes)
         return OpenedTables(opened.cuts, opened.relations, opened.reads, opened.failed, opened._opened.pop_all())
 
 
@@ -104,7 +111,7 @@ def _open(
     views: dict[str, _OneView] = {}
     current = [each for each in names if each.is_newest]
     newest = set(current) if separate or len({now[each].job for each in current}) == 1 else set()
-    if len(newest) < len(current) and any(each.function for each in current):
+    if len(newest) < len(current) and any(each.function in PAST_FUNCTIONS for each in current):
         raise RequestError(
             "INVALID_STATEMENT",
             "changes() and history() read one job at its newest batch, and the statement has tables of several jobs.",

@@ -150,15 +150,7 @@ def check_values(piece: Any, table: str) -> None:
     """Raise WRONG_TYPE for values that can't be computed: NULL would be another answer."""
     failures = Failures()
     failures.add_table(piece.schema.metadata, 0)
-    if failures.count:
-        first = failures.first[0]
-        raise RequestError(
-            "WRONG_TYPE",
-            f"{failures.count:,} values of {table} can't be computed, the first in column {first['column']}: {first['message']}",
-            hint="Leave out that column, or name keys whose values can be computed.",
-            table=table,
-            column=first["column"],
-        )
+    check_failures(failures, table)
     try:
         piece.validate(full=True)
     except ValueError as wrong:  # Spark's strings may hold any bytes
@@ -168,6 +160,19 @@ def check_values(piece: Any, table: str) -> None:
             hint="Leave out that column, or read the table by `scan`.",
             table=table,
         ) from wrong
+
+
+def check_failures(failures: Failures, table: str) -> None:
+    """Raise WRONG_TYPE if there are any."""
+    if failures.count:
+        first = failures.first[0]
+        raise RequestError(
+            "WRONG_TYPE",
+            f"{failures.count:,} values of {table} can't be computed, the first in column {first['column']}: {first['message']}",
+            hint="Leave out that column, or name keys whose values can be computed.",
+            table=table,
+            column=first["column"],
+        )
 
 
 class _NullsLast:
