@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 LOG = "LOG"
 SMALL = {
+    "totals": "--groups 30 --days 2 --runs 1",
     "aggregates": "--rows 3000 --keys 20 --batches 3 --days 2 --rounds 1",
     "archive": "--keys 500 --batches 4 --rows 1000 --rounds 1",
     "backends": "--keys 3000 --rounds 1",

@@ -14,6 +14,7 @@ import pytest
 import millpond
 from millpond.errors import MillpondError
 from millpond.settings import Retention
+from millpond.tables.buckets import rows as bucket_rows
 from millpond.tables.buckets.answer import Total
 from servers.ports import free_port
 from servers.serving import serving
@@ -120,9 +121,12 @@ def series_of(table: Any, pages: list[str], named: dict[str, str]) -> list[dict[
 
 
 @pytest.mark.parametrize("seed", range(examples(8, 2)))
-def test_every_group_has_the_total_and_the_series_of_the_table(pond: millpond.Pond, seed: int) -> None:
+def test_every_group_has_the_total_and_the_series_of_the_table(
+    pond: millpond.Pond, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw, every, refused = random.Random(seed), pages(pond), set[str]()
     for _ in range(30):
+        monkeypatch.setattr(bucket_rows, "_FEW_BYTES", draw.choice((1, 1 << 14, 1 << 30)))  # by ranges, both, in memory
         batch = draw.choice((None, None, 1, 3, 4))
         table = pond[TABLE] if batch is None else pond[TABLE].at(batch=batch)
         named = span(draw)

@@ -8,6 +8,7 @@ from collections import Counter
 
 import millpond
 from inputs.event_file import write_event_file
+from millpond.tables.buckets import rows as bucket_rows
 from servers.shards import shard_servers
 from spark.aggregate.test_buckets import BEGIN
 
@@ -66,7 +67,7 @@ def rows_of(pond: millpond.Pond, call: str, since: dt.datetime, until: dt.dateti
     return rows
 
 
-def test_statements_add_up_the_events_of_groups_by_a_date(spark, tmp_path):
+def test_statements_add_up_the_events_of_groups_by_a_date(spark, tmp_path, monkeypatch):
     from pyspark.sql import functions as F
 
     draw = random.Random(4)
@@ -85,7 +86,8 @@ def test_statements_add_up_the_events_of_groups_by_a_date(spark, tmp_path):
     groups = {group_of(event) for event in events}
     end = BEGIN + dt.timedelta(hours=FILE_HOURS * FILES)
     with millpond.open(tmp_path / "pond", wait_seconds=60) as pond:
-        for _ in range(6):
+        for number in range(6):
+            monkeypatch.setattr(bucket_rows, "_MOST_BYTES", (1, 1000, 64 << 20)[number % 3])  # by ranges, both, in memory
             since = end - dt.timedelta(seconds=draw.randrange(3 * 86_400))
             until = since + dt.timedelta(seconds=draw.randrange(60_000, 200_000))
             totals = rows_of(pond, "total('by_day', $since, $until)", since, until)

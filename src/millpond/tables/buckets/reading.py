@@ -10,55 +10,32 @@
 from __future__ import annotations
 
 import datetime as dt
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from millpond.errors import ReplicaError, RequestError
 from millpond.replica.row_stamp import without_stamp
-from millpond.replica.scan import iter_range
 from millpond.scalar.time.zones import parse_zone
 from millpond.schema.convert import to_python
 from millpond.schema.definition.default_table import TIMESTAMP
-from millpond.schema.definition.resolutions import (
-    BUCKET,
-    EXPIRES,
-    LETTER,
-    OF_BUCKETS,
-    RESOLUTION,
-    Resolution,
-    Resolutions,
-    parse_each,
-)
+from millpond.schema.definition.resolutions import BUCKET, OF_BUCKETS, Resolution, Resolutions, parse_each
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.moment import time_micros
 from millpond.tables.buckets.answer import Span, Used
 from millpond.tables.buckets.cover import Cover
+from millpond.tables.buckets.rows import BucketRows, Group, GroupRows, Row
 from millpond.tables.finish.estimates import compile_estimates
 from millpond.tables.finish.merge_rows import compile_shares
 from millpond.tables.kept.calendar import Calendar
-from millpond.tables.scan.binding import StoredElsewhere
 from millpond.tables.scan.deadline import Deadline
 from millpond.tables.scan.key_range import Span as KeySpan
-from millpond.tables.scan.key_range import prefix_span, range_span
 from millpond.tables.scan.keys import KeyReader
 from millpond.tables.scan.open_read import OpenRead
 
-Row = tuple[Any, ...]
-Group = dict[str, Any]
-"""the group's columns in stored form"""
 When = dt.datetime | str | None
-Pair = tuple[bytes, bytes]
-"""an ordered key, and what is stored under it"""
 NO_SPAN = Span(None, None, ())
 _show_time = to_python(TIMESTAMP)
-
-
-class Between(Protocol):
-    """Gives the rows from a key on and below another one; None for no end."""
-
-    def __call__(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[Pair]: ...
 
 
 class Merged(NamedTuple):
@@ -105,15 +82,11 @@ class BucketReading:
         """
         definition = self.definition = read.binding.definition
         resolutions = check_resolutions(definition) if read.hidden is None else read.hidden.resolutions
-        self.hides = None if read.hidden is None else read.hidden.hides
-        self.binding, self.deadline, self._rows, self._order = read.binding, deadline, read.stored(), keys.order
-        self._is_far = isinstance(read.view.rows, StoredElsewhere)
-        self.columns = {c.name: c.index for c in definition.key}
+        self.binding = read.binding
+        self.rows = BucketRows(read, keys, deadline)
         zone = parse_zone(resolutions.zone)
         each = resolutions.each if step is None else _not_longer(resolutions, step, definition.table)
-        watermark_ms = read.cut.position.watermark_ms
-        self.watermark = None if watermark_ms is None else watermark_ms * 1000
-        self.cover = Cover(each, zone, self.watermark)
+        self.cover = Cover(each, zone, self.rows.watermark)
         self.each = {str(r): Calendar(r, zone) for r in each}
         self.step = None if step is None else Calendar(parse_each([(step, None)])[0], zone)
         self.merge = compile_shares(definition.table, resolutions.merges, self.binding.schema.value)
@@ -127,59 +100,12 @@ class BucketReading:
 
     def group(self, group: Group) -> GroupReading:
         """The buckets of one group."""
-        return GroupReading(self, group, self._between)
+        return GroupReading(self, group, self.rows.group(group))
 
     def groups(self, spans: Iterable[KeySpan]) -> Iterator[GroupReading]:
-        """The groups that have rows in spans of whole groups, in key order as far as their columns come first in it.
-
-        1. Take the next rows that agree in the columns that come before those of buckets.  Rows of
-           this machine are found again in parts, by seeking; others come once, and all of them.
-        2. If these columns are the whole group, it is one.  Otherwise, as for a group by a date,
-           which is sorted behind the resolution, look for groups in each of these rows.
-        """
-        leading = self._order[: next(place for place, name in enumerate(self._order) if name in OF_BUCKETS)]
-        own = [name for name in self._order if name not in OF_BUCKETS]
-        for span in spans:
-            for between, low, high in self._far(span, leading) if self._is_far else self._near(span, leading):
-                seen = set[str]()
-                for ordered, _ in between(low, high):
-                    key = self.binding.codec.decode(ordered)
-                    values = tuple(key[self.columns[name]] for name in own)
-                    if repr(values) not in seen:
-                        seen.add(repr(values))
-                        yield GroupReading(self, dict(zip(own, values, strict=True)), between)
-                    if len(leading) == len(own):
-                        break
-
-    def _near(self, span: KeySpan, leading: tuple[str, ...]) -> Iterator[tuple[Between, bytes, bytes | None]]:
-        """The rows for each value of the leading columns, and between which keys they lie."""
-        low, high = span.keys
-        while (found := next(self._between(low, high), None)) is not None:
-            key = self.binding.codec.decode(found[0])
-            its = prefix_span(self.definition, self.binding.codec, {name: key[self.columns[name]] for name in leading}).keys
-            yield self._between, *its
-            if its[1] is None:
-                return
-            low = its[1]
-
-    def _far(self, span: KeySpan, leading: tuple[str, ...]) -> Iterator[tuple[Between, bytes, bytes | None]]:
-        """The same of rows that others have: a question for each part of them would take too long."""
-
-        def first(pair: Pair) -> str:
-            key = self.binding.codec.decode(pair[0])
-            return repr([key[self.columns[name]] for name in leading])  # NaN equals NaN
-
-        for _, rows in groupby(self._between(*span.keys), key=first):
-            some = list(rows)
-
-            def between(low: bytes, high: bytes | None, *, reverse: bool = False, some: list[Pair] = some) -> Iterator[Pair]:
-                begin, end = (len(some) if key is None else bisect_left(some, (key, b"")) for key in (low, high))
-                return iter(some[begin:end][::-1] if reverse else some[begin:end])
-
-            yield between, some[0][0], None
-
-    def _between(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[Pair]:
-        return self.deadline.watch(iter_range(self._rows, self.binding.table, low, high, reverse=reverse))
+        """The groups that have rows in spans of whole groups: see `BucketRows.groups`."""
+        for group, rows in self.rows.groups(spans):
+            yield GroupReading(self, group, rows)
 
     def start(self, first: int) -> int:
         """Where the buckets begin that have this instant: in a series, those of its step.  Raises HISTORY_GONE."""
@@ -188,11 +114,6 @@ class BucketReading:
         if start is None or (self.step is not None and start != wanted):
             raise self.gone(wanted)
         return start
-
-    def range(self, prefix: dict[str, Any], start: int | None, end: int | None) -> KeySpan:
-        """The rows of buckets with these columns, from `start` on and before `end`."""
-        limits = [None if limit is None else {BUCKET: limit} for limit in (start, end)]
-        return range_span(self.definition, self.binding.codec, self._order, prefix, *limits)
 
     def _empty(self, first: int, last: int) -> RequestError:
         return RequestError(
@@ -216,9 +137,9 @@ class BucketReading:
 class GroupReading:
     """The buckets of one group in such a read."""
 
-    def __init__(self, reading: BucketReading, group: Group, between: Between) -> None:
-        """The group's columns in stored form, and where its rows are."""
-        self._reading, self._group, self._between = reading, group, between
+    def __init__(self, reading: BucketReading, group: Group, rows: GroupRows) -> None:
+        """A group, and its rows."""
+        self._reading, self._group, self._rows = reading, group, rows
 
     def total(self) -> Merged | None:
         """One row, without values if the group has no event in the span; None if it has no bucket."""
@@ -265,32 +186,33 @@ class GroupReading:
         return (start, end) if start < end else None
 
     def _first(self) -> int | None:
-        starts = [next((start for start, _ in self._iterate(name, None, None)), None) for name in self._reading.each]
+        starts = [next((start for start, _ in self._rows.iterate(name, None, None)), None) for name in self._reading.each]
         return min((start for start in starts if start is not None), default=None)
 
     def _last(self) -> int | None:
         ends = []
         for name, calendar in self._reading.each.items():
-            start = next((start for start, _ in self._iterate(name, None, None, reverse=True)), None)
+            start = next((start for start, _ in self._rows.iterate(name, None, None, reverse=True)), None)
             ends += [] if start is None else [calendar.end(start)]
         return max(ends, default=None)
 
     def _read(self, span: tuple[int, int], used: list[Used]) -> Iterator[tuple[int, Row]]:
         """The start and the buffers of each bucket of a span, in the order of time; adds to `used` what it has read."""
+        decode_value = self._reading.binding.decode_value
         for piece in self._reading.cover.pieces(*span):
             count = 0
-            for found in self._iterate(str(piece.resolution), piece.start, piece.end):
+            for start, stored in self._rows.iterate(str(piece.resolution), piece.start, piece.end):
                 count += 1
-                yield found
+                yield start, decode_value(without_stamp(stored))
             used.append(Used(str(piece.resolution), _show_time(piece.start), _show_time(piece.end), count))
 
     def _merged(self, rows: list[Row], start: int | None, span: Span) -> Merged:
         """Several buckets as one; with a start, that of a step, it is a column too."""
-        reading = self._reading
+        reading, columns = self._reading, self._reading.rows.columns
         key: list[Any] = [None] * len(reading.definition.key_fields)
         for name, value in self._group.items():
-            key[reading.columns[name]] = value
-        key[reading.columns[BUCKET]] = start
+            key[columns[name]] = value
+        key[columns[BUCKET]] = start
         if not rows:
             return Merged({}, span, tuple(key), ())
         buffers = reading.merge(rows)
@@ -298,20 +220,6 @@ class GroupReading:
         left_out = set(OF_BUCKETS) - ({BUCKET} if start is not None else set())
         values = {name: value for name, value in finished.items() if name not in left_out}
         return Merged(values, span, tuple(key), buffers)
-
-    def _iterate(self, resolution: str, start: int | None, end: int | None, *, reverse: bool = False) -> Iterator[tuple[int, Row]]:
-        """Start and buffers of the buckets that haven't expired, from `start` on and before `end`."""
-        reading = self._reading
-        no_letter = {LETTER: None} if LETTER in reading.columns else {}
-        span = reading.range({**self._group, RESOLUTION: resolution, **no_letter}, start, end)
-        decode_key, decode_value = reading.binding.codec.decode, reading.binding.decode_value
-        bucket, expires = reading.columns[BUCKET], reading.columns[EXPIRES]
-        watermark, hides = reading.watermark, reading.hides
-        for ordered, stored in self._between(*span.keys, reverse=reverse):
-            key = decode_key(ordered)
-            is_kept = watermark is None or key[expires] is None or key[expires] > watermark
-            if (ordered, 0) in span and is_kept and not (hides is not None and hides(key)):
-                yield key[bucket], decode_value(without_stamp(stored))
 
 
 def check_resolutions(definition: TableDefinition) -> Resolutions:
