@@ -112,3 +112,37 @@ def test_statements_add_up_the_events_of_groups_by_a_date(spark, tmp_path, monke
             millpond.connect_shards([server.url for server in servers]) as sharded,
         ):
             assert repr(sharded.sql(statement).rows()) == repr(pond.sql(statement).rows())
+
+
+def test_groups_of_nothing_and_of_structs_long_texts_and_dates(spark, tmp_path, monkeypatch):
+    from pyspark.sql import functions as F
+
+    events = spark.range(600).selectExpr(
+        f"timestamp '{BEGIN:%Y-%m-%d %H:%M:%S}' + make_interval(0, 0, 0, 0, 0, 0, id * 97) AS at",
+        "CASE id % 4 WHEN 0 THEN repeat('x', 600) WHEN 1 THEN concat(repeat('x', 600), 'y') WHEN 2 THEN '' END AS text",
+        "IF(id % 5 = 0, NULL, named_struct('a', id % 3, 'b', IF(id % 2 = 0, NULL, CAST(id % 4 AS STRING)))) AS pair",
+        "date_add(DATE '2026-01-01', CAST(id % 3 AS INT)) AS day",
+        "id AS bytes",
+    )
+    events.write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(events.schema).parquet(str(tmp_path / "in"))
+    values = {"hits": F.count("*"), "bytes": F.sum("bytes")}
+    keys = {"whole": [], "split": ["text", "pair", "day"]}
+    for name, key in keys.items():
+        views = millpond.Aggregate(name, key=key, event_time="at", values=values, resolutions={"1 hour": None, "1 day": None})
+        with views.start(stream, pond=tmp_path / "pond", trigger="available-now") as job:
+            assert job.wait_for_end(120)
+    with millpond.open(tmp_path / "pond", wait_seconds=60) as pond:
+        for name, key in keys.items():
+            expected = events.groupBy(*key).agg(*(value.alias(column) for column, value in values.items())).collect()
+            for most in (1, 3000, 64 << 20):  # by ranges, both, in memory
+                monkeypatch.setattr(bucket_rows, "_FEW_BYTES", most)
+                monkeypatch.setattr(bucket_rows, "_MOST_BYTES", most)
+                totals = pond.sql(f"SELECT {', '.join([*key, *values])} FROM total('{name}')").rows()
+                assert sorted(map(repr, totals)) == sorted(repr(row.asDict(recursive=True)) for row in expected), (name, most)
+                steps = pond.sql(
+                    f"SELECT {', '.join([*key, 'sum(hits)::BIGINT AS hits'])} FROM series('{name}', '1 hour') GROUP BY ALL"
+                )
+                assert sorted(map(repr, steps.rows())) == sorted(
+                    repr({column: row[column] for column in [*key, "hits"]}) for row in totals
+                ), (name, most)

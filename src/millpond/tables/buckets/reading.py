@@ -2,7 +2,7 @@
 
 1. Find the buckets that make up the span (`cover`), by the watermark of the batch: a bucket that
    has expired or is hidden is never used, even if Spark hasn't removed it yet.
-2. Read their rows, a range for each resolution.
+2. Read their rows (`rows`).
 3. Merge their buffers, function by function, as Spark merges partial aggregates, and only then
    compute the values: an average of averages would be wrong.
 """

@@ -91,11 +91,13 @@ class BucketRows:
                 leading = {name: key[self.columns[name]] for name in self._leading}
                 begin, end = prefix_span(self.definition, self.binding.codec, leading).keys
                 some, size = list[Pair](), 0
-                while found is not None and (end is None or found[0] < end) and size < self._most_bytes:
+                while found is not None and (end is None or found[0] < end):
+                    if size >= self._most_bytes:
+                        break
                     some.append(found)
                     size += len(found[0]) + len(found[1])
                     found = next(rows, None)
-                if found is None or not (end is None or found[0] < end):
+                else:
                     yield from self._in_memory(leading, len(begin), some)  # 2
                     continue
                 some.clear()
