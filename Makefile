@@ -111,4 +111,4 @@ fuzz: $(READY) ## Damage files and read them, the compiled library under sanitiz
 	@$(BIN)/python tests/fuzz/fuzz.py --sanitized $(ARGS)
 
 clean: ## Remove what the targets above have made in this folder
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build/site spark-warehouse src/millpond/native/libmillpond.so
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build/site build/golden spark-warehouse src/millpond/native/libmillpond.so

@@ -24,6 +24,7 @@ from live_jobs.quick_java import QUICK_JAVA, RENAMES_WITHOUT_PROCESSES
 from millpond.checkpoint.operators import anchored
 from millpond.storage.names import hadoop_uri, local_uri
 from servers.serving import Serve, serving
+from spark_files.golden import GOLDEN, SCRIPTS
 from suite.programs import started
 from suite.sizes import IS_LONG
 
@@ -151,7 +152,7 @@ def golden(tmp_path: Path) -> Callable[[str], GoldenCell]:
     """`golden("counts-hdfs")` is a private copy of that golden checkpoint."""
 
     def copy(cell: str) -> GoldenCell:
-        return GoldenCell(Path(__file__).parent / "golden" / cell, tmp_path / cell.replace("/", "-"))
+        return GoldenCell(GOLDEN / cell, tmp_path / cell.replace("/", "-"))
 
     return copy
 
@@ -159,7 +160,7 @@ def golden(tmp_path: Path) -> Callable[[str], GoldenCell]:
 @pytest.fixture(scope="session")
 def type_cases() -> ModuleType:
     """The script behind golden/types: CASES has the values in each form, NULL is in every table."""
-    path = Path(__file__).parent / "golden" / "make_types.py"
+    path = SCRIPTS / "make_types.py"
     spec = spec_from_file_location("make_types", path)
     assert spec is not None
     assert spec.loader is not None
@@ -172,7 +173,7 @@ def type_cases() -> ModuleType:
 def types_pond(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pond that Spark wrote, with one table for each type: `k` of that type is the key, `n` counts, `again` is `k`."""
     pond = tmp_path_factory.mktemp("doors") / "types"
-    shutil.copytree(Path(__file__).parent / "golden" / "types", pond)
+    shutil.copytree(GOLDEN / "types", pond)
     return pond
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,8 @@ from millpond.checkpoint.schemas import FamilySchema, parse_schema
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, atomic, struct_of
 from millpond.storage import open_storage
+from spark_files.golden import GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 # Spark 4's checkpoints have one file of metadata and one schema; a join has four stores.
 WITH_METADATA = sorted(p for p in GOLDEN.rglob("state/*/_metadata/metadata") if (p.parents[1] / "0/_metadata/schema").exists())
 LONG, TIMESTAMP, TEXT = atomic("long"), atomic("timestamp"), atomic("string")

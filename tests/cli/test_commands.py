@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 from millpond.cli import main
 from millpond.cli.group import COMMANDS
 from millpond.errors import CONDITIONS
+from spark_files.golden import GOLDEN
 from suite.programs import started
 from suite.sizes import a_few
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 Run = Callable[..., Result]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,8 +18,8 @@ from millpond.schema.definition.table import TableDefinition, parse_definition
 from millpond.schema.values import decode_json, encode_json
 from millpond.settings import ClientSettings, Retention
 from millpond.wire.answers import FromCut, error_json
+from spark_files.golden import GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 DEFINITIONS = [
     parse_definition(data)
     for path in sorted([*GOLDEN.rglob("tables/*.json"), *GOLDEN.rglob("definition.json")])

@@ -36,11 +36,11 @@ from millpond.schema.values import encode_json, to_json, to_text
 from millpond.tables.scan.keys import KeyReader
 from millpond.wire.answers import cut_json
 from millpond.wire.rows import row_writer
+from spark_files.golden import GOLDEN
 from suite.programs import started
 from suite.sizes import a_few
 from suite.waiting import wait_until
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {
     "counts": "counts-hdfs",
     "windows": "windows-rocksdb-changelog",

@@ -36,11 +36,11 @@ from millpond.tables.scan.keys import KeyReader
 from millpond.wire.answers import answer_json
 from millpond.wire.rows import row_writer
 from spark_files.checkpoint import WrittenCheckpoint
+from spark_files.golden import GOLDEN
 from suite.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {
     "windows": "windows-rocksdb-changelog",
     "sessions": "spark-4.3/sessions-hdfs",

@@ -22,7 +22,7 @@ from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import open_storage
 from spark_files.checkpoint import lz4_file
 from spark_files.damage import copy_checkpoint
-from spark_files.golden import CELLS
+from spark_files.golden import CELLS, GOLDEN
 from suite.sizes import a_few
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def lose_row(checkpoint: Path, store: str, numbers: random.Random) -> str:
 def test_every_join_that_spark_wrote_agrees_with_its_counts() -> None:
     compared = 0
     for cell in JOINS:
-        storage = open_storage(Path(__file__).parents[1] / "golden" / cell / "checkpoint")
+        storage = open_storage(GOLDEN / cell / "checkpoint")
         for number in committed_batches(storage)[-3:]:
             assert list(join_holes(storage, read_batch(storage, number))) == [], (cell, number)
             compared += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,7 +50,17 @@ from millpond.tables.forms.arrow import arrow_type, column_array
 from millpond.tables.forms.arrow_errors import Failures
 from millpond.tables.scan.binding import check_schemas
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+
+def _golden() -> Path:
+    """The golden checkpoints.  Their module is found from here, since this is a program's."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    from golden.packing import unpacked
+
+    return unpacked()
+
+
+GOLDEN = _golden()
+
 # A definition is tried on so many rows: enough to reach every type, few enough for thousands of files.
 ROWS = 20
 # Cells without a definition, one for each encoding of rows.

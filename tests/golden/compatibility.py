@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packing import unpacked
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+GOLDEN = unpacked()
 PAGE = ROOT / "COMPATIBILITY.md"
 PROVIDERS = ("hdfs", "rocksdb-changelog", "rocksdb-snapshots")
 
@@ -64,7 +67,7 @@ class Cell:
 
 def cells(read: Any) -> Iterator[Cell]:
     """Every golden checkpoint; `read(folder)` returns `read` or the condition of an error."""
-    for path in sorted(HERE.rglob("state.json")):
+    for path in sorted(GOLDEN.rglob("state.json")):
         spark = ".".join(json.loads((path.parent / "about.json").read_text())["spark"].split(".")[:2])
         provider = next((p for p in PROVIDERS if path.parent.name.endswith(f"-{p}")), "")
         name = path.parent.name.removesuffix(f"-{provider}") if provider else path.parent.name

@@ -1,8 +1,8 @@
-"""Writes the golden checkpoints beside this file with real Spark, and the content that Spark finds in them.
+"""Writes golden checkpoints with real Spark, and the content that Spark finds in them.
 
     python tests/golden/make_golden.py [CELL …]
 
-Each cell is a folder:
+Each cell is a folder, and packed from there (`packing`):
 
     checkpoint/       as Spark left it, without .crc files
     state.json        per operator, per batch: the rows that Spark's own `statestore` reader finds, in stored form
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from cells import CHANGELOG, DEFAULTS, SNAPSHOTS, STORE, stored, write_json
+from packing import made, pack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -32,7 +33,6 @@ from pyspark.sql.types import StructType
 import millpond
 from millpond.spark import derive
 
-HERE = Path(__file__).parent
 BATCHES = 12
 SCHEMA = "page string, host string, time timestamp, bytes long, price decimal(9,2), score double, flag boolean"
 
@@ -110,9 +110,9 @@ def write_cell(spark: SparkSession, name: str) -> None:
     make, conf = CELLS[name]
     for key, value in {**DEFAULTS, **conf}.items():
         spark.conf.set(key, value)
-    target = HERE / name
+    target = made(name)
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
+    target.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
         for batch in range(BATCHES):
             text = "\n".join(json.dumps(row) for row in events(batch))
@@ -150,6 +150,7 @@ def write_cell(spark: SparkSession, name: str) -> None:
     write_json(target / "emitted.json", {"columns": columns, "batches": emitted})
     write_json(target / "definition.json", definition.to_json())
     write_json(target / "about.json", {"spark": spark.version, "millpond": millpond.__version__, "batches": last + 1, "conf": conf})
+    pack(name, target)
 
 
 def main(names: list[str]) -> None:

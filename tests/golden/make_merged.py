@@ -1,6 +1,6 @@
 """Write `merged/`: a pond of tables whose rows are merged of several, in several partitions.
 
-    python tests/golden/make_merged.py tests/golden/merged
+    python tests/golden/make_merged.py
 
 views     a declared aggregate: buckets, with every function that can be merged
 salted    a salted aggregation with the same functions
@@ -109,14 +109,17 @@ def write(spark: SparkSession, pond: Path) -> None:
 
 
 if __name__ == "__main__":
+    from packing import made, pack
+
+    target = made("merged")
+    shutil.rmtree(target, ignore_errors=True)
     provider = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
     conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.streaming.stateStore.providerClass": provider}
     running = millpond.session("golden merged", **conf)
-    target = Path(sys.argv[1])
-    shutil.rmtree(target, ignore_errors=True)
     try:
         write(running, target)
     finally:
         running.stop()
     for checksum in target.rglob(".*.crc"):
         checksum.unlink()
+    pack("merged", target)

@@ -31,6 +31,7 @@ from typing import Any
 
 import pyspark
 from cells import CHANGELOG, DEFAULTS, SNAPSHOTS, STORE, stored, write_json
+from packing import MADE, made, pack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -829,7 +830,7 @@ def read_cell(spark: SparkSession, name: str, target: Path) -> None:
 
 def forget_folder(checkpoint: Path) -> None:
     """Remove the folder's name, which only this machine has, from operator metadata.  After this Spark can't read it there."""
-    here = Path(__file__).parent.as_uri().replace("file:///", "file:/")
+    here = MADE.as_uri().replace("file:///", "file:/")
     for metadata in checkpoint.glob("state/*/_metadata/v2/*"):
         if not metadata.name.startswith("."):
             metadata.write_text(metadata.read_text().replace(here, "file:/golden"))
@@ -869,7 +870,7 @@ def session() -> SparkSession:
 def main() -> None:
     """Write the named cells, or all that this version of Spark knows."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--into", type=Path, default=HERE / "spark-{}.{}".format(*VERSION))
+    parser.add_argument("--into", default="spark-{}.{}".format(*VERSION))
     parser.add_argument("--refused", action="store_true")
     parser.add_argument("--only", choices=["write", "read"])
     parser.add_argument("--at-once", type=int, default=4)
@@ -885,7 +886,7 @@ def main() -> None:
                 seen = dict(zip(sorted(REFUSED), pool.map(lambda name: see_refused(spark, name), sorted(REFUSED)), strict=True))
                 write_json(HERE / "refused.json", {"spark": spark.version, "refused": seen})
                 return
-            list(pool.map(lambda name: try_cell(spark, name, asked.into / name, asked.only), names))
+            list(pool.map(lambda name: try_cell(spark, name, f"{asked.into}/{name}", asked.only), names))
     finally:
         spark.stop()
 
@@ -911,17 +912,18 @@ def see_refused(spark: SparkSession, name: str) -> str:
     return f"OTHERWISE {said}"
 
 
-def try_cell(spark: SparkSession, name: str, target: Path, only: str | None) -> None:
-    """Write a cell in a session of its own, which has its settings; a failure doesn't stop the other cells."""
+def try_cell(spark: SparkSession, name: str, packed_as: str, only: str | None) -> None:
+    """Make a cell in a session of its own, which has its settings; a failure doesn't stop the other cells."""
     own = spark.newSession()
     for key, value in {**DEFAULTS, **CELLS[name].conf}.items():
         own.conf.set(key, value)
     for attempt in range(5):
         try:
             if only != "read":
-                write_cell(own, name, target)
+                write_cell(own, name, made(packed_as))
             if only != "write":
-                read_cell(own, name, target)
+                read_cell(own, name, made(packed_as))
+                pack(packed_as, made(packed_as))
             return
         except Exception as error:  # noqa: BLE001
             slow = "failed to connect back" in str(error)  # Spark gives a Python worker ten seconds to start

@@ -1,6 +1,6 @@
 """Write `types/`: a pond with one table for each Spark type, keyed by it and holding it.
 
-    python tests/golden/make_types.py tests/golden/types
+    python tests/golden/make_types.py
 
 CASES is the oracle: for each literal that Spark evaluates, it has the Python value, the JSON and the text that docs/types.md
 promises.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-import sys
+import shutil
 import tempfile
 from decimal import Decimal
 from pathlib import Path
@@ -215,12 +215,17 @@ def write(spark: SparkSession, pond: Path) -> None:
 
 
 if __name__ == "__main__":
+    from packing import made, pack
+
+    target = made("types")
+    shutil.rmtree(target, ignore_errors=True)
     provider = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
     conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.streaming.stateStore.providerClass": provider}
     running = millpond.session("golden types", **conf)
     try:
-        write(running, Path(sys.argv[1]))
+        write(running, target)
     finally:
         running.stop()
-    for checksum in Path(sys.argv[1]).rglob(".*.crc"):
+    for checksum in target.rglob(".*.crc"):
         checksum.unlink()
+    pack("types", target)

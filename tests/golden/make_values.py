@@ -1,6 +1,6 @@
 """Write `values/`: a pond of jobs whose values are hard to show, and `expected.json`, the answers of Spark's batch engine.
 
-    python tests/golden/make_values.py tests/golden/values
+    python tests/golden/make_values.py
 
 Jobs, for each state store provider:
     structs            keyed by a struct that is NULL or has NULLs, and by a list of such structs
@@ -13,7 +13,7 @@ Jobs, for each state store provider:
 from __future__ import annotations
 
 import json
-import sys
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,6 +104,10 @@ def write(spark: SparkSession, pond: Path) -> None:
 
 
 if __name__ == "__main__":
+    from packing import made, pack
+
+    target = made("values")
+    shutil.rmtree(target, ignore_errors=True)
     conf = {
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
@@ -112,8 +116,9 @@ if __name__ == "__main__":
     }
     running = millpond.session("golden values", **conf)
     try:
-        write(running, Path(sys.argv[1]))
+        write(running, target)
     finally:
         running.stop()
-    for checksum in Path(sys.argv[1]).rglob(".*.crc"):
+    for checksum in target.rglob(".*.crc"):
         checksum.unlink()
+    pack("values", target)

@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from packing import packed
+
 HERE = Path(__file__).parent
 RELEASES = {"3.5": "3.5.9", "4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
 # transformWithState in Python needs a matching protobuf, and fails without naming it.
@@ -80,8 +82,8 @@ def main() -> None:
     parser.add_argument("versions", nargs="*")
     asked = parser.parse_args()
     for version in asked.versions or CELLS:
-        into = HERE / f"spark-{version}"
-        names = [name for name in CELLS[version] if not (asked.missing and (into / name / "state.json").exists())]
+        into = f"spark-{version}"
+        names = [name for name in CELLS[version] if not (asked.missing and packed(f"{into}/{name}").exists())]
         script = [HERE / "make_operators.py", "--into", into]
         python = environment(asked.environments, version)
         if version == "3.5":

@@ -20,9 +20,8 @@ from millpond.errors import MillpondError
 from millpond.schema.types import Field, atomic
 from millpond.storage import open_storage
 from spark_files.checkpoint import WrittenCheckpoint, lz4_file
+from spark_files.golden import GOLDEN
 from spark_files.snapshot import SnapshotWriter
-
-HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def conditions_of(checkpoint: Path) -> list[str]:
 
 def golden(cell: str, target: Path) -> Path:
     """A copy of a golden checkpoint."""
-    shutil.copytree(HERE / cell / "checkpoint", target)
+    shutil.copytree(GOLDEN / cell / "checkpoint", target)
     return target
 
 

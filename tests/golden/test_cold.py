@@ -13,16 +13,18 @@ import millpond
 from millpond.catalogue import create_beside
 from millpond.errors import CheckpointError, MillpondError, RequestError
 from millpond.schema.definition.table import parse_definition
+from spark_files.golden import GOLDEN
 from suite.sizes import a_few
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
 pa = pytest.importorskip("pyarrow")
-HERE = Path(__file__).parent
 CELLS = [
-    (str(p.parent.relative_to(HERE)), defined)
+    (str(p.parent.relative_to(GOLDEN)), defined)
     # Of older versions, only cells whose files differ for such a read: 3.5 packs SSTs with Snappy.
-    for p in sorted([*HERE.glob("*/state.json"), *HERE.glob("spark-4.3/*/state.json"), *HERE.glob("spark-3.5/counts-*/state.json")])
+    for p in sorted(
+        [*GOLDEN.glob("*/state.json"), *GOLDEN.glob("spark-4.3/*/state.json"), *GOLDEN.glob("spark-3.5/counts-*/state.json")]
+    )
     for defined in (True, False)
     if not defined or (p.parent / "definition.json").exists()
 ]

@@ -25,15 +25,15 @@ from millpond.storage import open_storage
 from millpond.tables.cold.changes import check_changeable, iter_changes, iter_inserts
 from millpond.tables.cold.table import ColdTable
 from millpond.tables.forms.arrow import rows_table
+from spark_files.golden import GOLDEN
 from suite.sizes import a_few
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
 pa = pytest.importorskip("pyarrow")
-HERE = Path(__file__).parent
 CELLS = [
-    (str(p.parent.relative_to(HERE)), defined)
-    for p in sorted([*HERE.glob("*/state.json"), *HERE.glob("spark-4.3/*/state.json")])
+    (str(p.parent.relative_to(GOLDEN)), defined)
+    for p in sorted([*GOLDEN.glob("*/state.json"), *GOLDEN.glob("spark-4.3/*/state.json")])
     for defined in (True, False)
     if not defined or (p.parent / "definition.json").exists()
 ]

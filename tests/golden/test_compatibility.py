@@ -10,6 +10,7 @@ import pytest
 
 from millpond.errors import MillpondError
 from millpond.storage import open_storage
+from spark_files.golden import GOLDEN
 from spark_files.golden import load_script as load
 
 HERE = Path(__file__).parent
@@ -52,7 +53,7 @@ def test_the_readme_claims_no_operator_of_an_old_version_that_was_not_tried(monk
     """The operators that the README leaves out for 3.5 are those without a golden checkpoint of 3.5."""
     monkeypatch.syspath_prepend(str(HERE))
     compatibility = load("compatibility")
-    tried = {path.parent.name for path in (HERE / "spark-3.5").glob("*/state.json")}
+    tried = {path.parent.name for path in (GOLDEN / "spark-3.5").glob("*/state.json")}
     families = {
         "aggregation": "counts",
         "windows": "windows",

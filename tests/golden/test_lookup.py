@@ -22,11 +22,11 @@ from millpond.schema.murmur import partition_of
 from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, SparkType, atomic
 from millpond.storage import Storage, open_storage
+from spark_files.golden import GOLDEN
 from suite.sizes import a_few
 
 pytestmark = pytest.mark.usefixtures("either_way")
-HERE = Path(__file__).parent
-CHECKPOINTS = sorted({p.parent.relative_to(HERE) for p in HERE.rglob("checkpoint/metadata")})
+CHECKPOINTS = sorted({p.parent.relative_to(GOLDEN) for p in GOLDEN.rglob("checkpoint/metadata")})
 State = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
@@ -53,7 +53,7 @@ def _grouping(store: StoreSchema, key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS, ids=str)
 def test_every_row_lies_in_the_partition_that_its_key_says(checkpoint: Path) -> None:
-    storage = open_storage(HERE / checkpoint)
+    storage = open_storage(GOLDEN / checkpoint)
     batch = read_batch(storage, committed_batches(storage)[-1])
     compared = 0
     for store in read_stores(storage, batch.batch)[0]:
@@ -68,12 +68,12 @@ def test_every_row_lies_in_the_partition_that_its_key_says(checkpoint: Path) -> 
 
 
 # All keys of all batches if the lookup goes by the key's bytes; only two batches if it reads the whole state.
-NEWEST = [str(p.parent.relative_to(HERE)) for p in HERE.glob("spark-4.3/*/state.json")]
+NEWEST = [str(p.parent.relative_to(GOLDEN)) for p in GOLDEN.glob("spark-4.3/*/state.json")]
 
 
-@pytest.mark.parametrize("cell", a_few([*sorted(p.parent.name for p in HERE.glob("*/state.json")), *sorted(NEWEST)], 5))
+@pytest.mark.parametrize("cell", a_few([*sorted(p.parent.name for p in GOLDEN.glob("*/state.json")), *sorted(NEWEST)], 5))
 def test_each_key_of_each_batch_is_found_and_no_other(cell: str) -> None:
-    storage = open_storage(HERE / cell / "checkpoint")
+    storage = open_storage(GOLDEN / cell / "checkpoint")
     batches = [read_batch(storage, number) for number in committed_batches(storage)]
     if "/" in cell:
         batches = [batches[len(batches) // 2], batches[-1]]

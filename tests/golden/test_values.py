@@ -19,8 +19,9 @@ from millpond.serve.formats import CSV, NDJSON, write_pages
 from millpond.tables.failed import FailingValues
 from millpond.wire.answers import answer_json, members
 from millpond.wire.rows import row_writer
+from spark_files.golden import GOLDEN
 
-VALUES = Path(__file__).parent / "values"
+VALUES = GOLDEN / "values"
 EXPECTED: dict[str, list[dict[str, Any]]] = json.loads((VALUES / "expected.json").read_text())
 PROVIDERS = ("hdfs", "rocksdb")
 

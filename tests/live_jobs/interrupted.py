@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyspark.cloudpickle
 
 from millpond.savepoint.create import plan_savepoint
-from spark_files.golden import load_script
+from spark_files.golden import SCRIPTS, load_script
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-sys.path.append(str(Path(__file__).parents[1] / "golden"))  # where the script finds `cells`
+sys.path.append(str(SCRIPTS))  # where the script finds `cells`
 _GOLDEN = load_script("make_operators")
 pyspark.cloudpickle.register_pickle_by_value(_GOLDEN)  # workers can't import a script
 OperatorJob = _GOLDEN.OperatorJob

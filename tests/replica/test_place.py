@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from millpond.replica.folder import file_system, kind_in
+from spark_files.golden import GOLDEN
 
 # Lines as Linux writes them; a blank in a folder's name is an octal number.
 MOUNTS = r"""/dev/sda1 / ext4 rw,relatime 0 0
@@ -57,7 +58,7 @@ def test_a_replica_on_a_network_file_system_is_refused(tmp_path: Path, kind: str
     home, mounts = tmp_path / "home", tmp_path / "mounts"
     home.mkdir()
     mounts.write_text(f"{Path('/proc/self/mounts').read_text()}filer:/export {home} {kind} rw,relatime 0 0\n")
-    checkpoint = Path(__file__).parents[1] / "golden" / "counts-hdfs" / "checkpoint"
+    checkpoint = GOLDEN / "counts-hdfs" / "checkpoint"
     command = [sys.executable, "-m", "millpond.cli", "tables", str(checkpoint), "--replica-dir", str(home)]
     script = 'mount --bind "$0" /proc/$$/mounts && exec "$@"'
     done = subprocess.run(["unshare", "-m", "sh", "-c", script, str(mounts), *command], capture_output=True, text=True, check=False)

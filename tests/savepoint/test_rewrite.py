@@ -28,7 +28,7 @@ from millpond.savepoint.rewrite.rocksdb_state import RocksDbState
 from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import open_storage
 from savepoint.test_golden_cells import rows_of
-from spark_files.golden import CELLS
+from spark_files.golden import CELLS, GOLDEN
 from suite.sizes import a_few
 
 HDFS = [cell for cell in CELLS if cell.endswith("hdfs") or "-hdfs-" in cell]
@@ -302,7 +302,7 @@ def test_the_number_of_partitions_that_only_state_has_is_the_one_that_changes(go
 
 
 def last_batch(cell: str) -> int:
-    return max(int(path.name) for path in (Path(__file__).parents[1] / "golden" / cell / "checkpoint" / "commits").iterdir())
+    return max(int(path.name) for path in (GOLDEN / cell / "checkpoint" / "commits").iterdir())
 
 
 # Joins of format 4 are other stores in RocksDB; and runs of fewer batches took their input otherwise.

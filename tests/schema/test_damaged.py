@@ -14,9 +14,9 @@ from millpond.errors import MillpondError
 from millpond.schema.definition.operator_name import parse_entry
 from millpond.schema.definition.table import parse_definition
 from millpond.tables.finish.definition import compile_definition
+from spark_files.golden import GOLDEN
 from suite.sizes import a_few
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 VALUES: tuple[Any, ...] = (None, True, -1, 10**30, 1.5, "", "x", [], [None], [[]], [0], {}, {"a": 1})
 # So many places of each definition: most have fewer.
 PLACES = 150

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+from spark_files.golden import GOLDEN
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from golden import packing
 from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.replica.keys.codec import KeyCodec
@@ -15,7 +15,9 @@ from millpond.replica.row_stamp import without_stamp
 from millpond.replica.scan import iter_prefix
 from millpond.schema.store import StoreSchema
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+SCRIPTS = packing.HERE
+"""that wrote them"""
+GOLDEN = packing.unpacked()
 CELLS = sorted(str(p.parent.relative_to(GOLDEN)) for p in GOLDEN.rglob("state.json"))
 State = dict[tuple[Any, ...], tuple[Any, ...]]
 
@@ -31,7 +33,7 @@ def replica_content(backend: Any, store: StoreSchema) -> State:
 
 def load_script(name: str) -> ModuleType:
     """A script of tests/golden as a module."""
-    spec = importlib.util.spec_from_file_location(f"golden_{name}", GOLDEN / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"golden_{name}", SCRIPTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -18,6 +18,7 @@ from millpond.replica.replica import MEMORY
 from millpond.schema.definition.indexes import has_order
 from millpond.schema.definition.table import parse_definition
 from spark_files.checkpoint import WrittenCheckpoint
+from spark_files.golden import GOLDEN
 from sql.statements import Statements, answer_of, rows_in_duckdb, texts_of
 from sql.test_pushdown import CELLS, NOT_IN_SQL, TYPES, ask
 from suite.sizes import examples
@@ -63,12 +64,12 @@ def test_values_of_every_type_are_found(types_pond: Path, name: str) -> None:
         first_rows(pond, name, indexes[name] if fit else [("n",)], draw, examples(60, 15))
 
 
-VALUES = sorted(p.name for p in (Path(__file__).parents[1] / "golden" / "values" / "jobs").iterdir())
+VALUES = sorted(p.name for p in (GOLDEN / "values" / "jobs").iterdir())
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_values_that_cant_be_computed_are_errors_with_an_index_as_without(tmp_path: Path, name: str) -> None:
-    shutil.copytree(Path(__file__).parents[1] / "golden" / "values", tmp_path / "values")
+    shutil.copytree(GOLDEN / "values", tmp_path / "values")
     with millpond.open(tmp_path / "values", replica_dir=MEMORY) as plain:
         indexes = {name: [(c,) for c, t in plain[name].definition.types.items() if has_order(t)]}
         with millpond.open(tmp_path / "values", replica_dir=MEMORY, indexes=indexes) as indexed:

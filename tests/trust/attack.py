@@ -28,8 +28,8 @@ from millpond.schema.definition.table import parse_definition
 from millpond.schema.types import atomic
 from millpond.tables.cold.report import inspect_job
 from spark_files.checkpoint import WrittenCheckpoint
+from spark_files.golden import GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 SECRET = "root:the-secret-of-another-file"
 HUGE_BYTES = 1 << 30
 

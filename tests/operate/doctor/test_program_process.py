@@ -18,6 +18,7 @@ from millpond.operate.config import RuleConfig
 from millpond.operate.doctor.code import judge
 from millpond.spark.review.batch_function import read_batch_function
 from millpond.spark.review.facts import Review
+from spark_files.golden import GOLDEN
 from suite.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -80,7 +81,7 @@ def test_a_program_in_another_encoding(tmp_path: Path, data: bytes) -> None:
 def test_options_for_the_other_kind_of_place(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
     path.write_text("")
-    golden = Path(__file__).parents[2] / "golden" / "counts-hdfs" / "checkpoint"
+    golden = GOLDEN / "counts-hdfs" / "checkpoint"
     for words in ([path, "--job", "x"], [path, "--allow", tmp_path], [golden, "--conf", "a=b"], [golden, "--", "--topic", "x"]):
         done = CliRunner().invoke(main, ["doctor", *map(str, words)])
         assert (done.exit_code, done.stdout) == (2, ""), words

@@ -16,11 +16,11 @@ from millpond.operate.doctor.code import judge
 from millpond.spark.review.facts import Review
 from millpond.spark.review.intercept import review_program
 from millpond.spark.review.writes import changes_something
+from spark_files.golden import GOLDEN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 BEGIN = """import sys
 import millpond as mp
 from pyspark.sql import SparkSession, functions as F

@@ -20,8 +20,8 @@ from millpond.operate.doctor.rows import bytes_of_key, read_rows, shown_key
 from millpond.schema.store import StoreSchema
 from millpond.storage import open_storage
 from millpond.tables.cold.table_batch import iter_partition
+from spark_files.golden import GOLDEN
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 # One of each operator and form; every checkpoint is read by the long one.
 SOME = (
     "counts-hdfs", "spark-4.3/join-full-hdfs", "spark-4.3/join-inner-format4-rocksdb-changelog",

@@ -17,6 +17,7 @@ from millpond.cli import main
 from millpond.operate.doctor.advice import Advice, Diagnosis
 from millpond.operate.doctor.rules.rules import BY_ID
 from millpond.operate.doctor.sarif import to_sarif
+from spark_files.golden import GOLDEN
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "inputs" / "sarif-2.1.0-rtm.5.json").read_text())
 VALIDATOR = jsonschema.validators.validator_for(SCHEMA)(SCHEMA)
@@ -86,7 +87,7 @@ def test_any_texts(words: str, place: str, rule: str, file: str | None, line: in
 
 
 def test_the_command(tmp_path: Path) -> None:
-    golden = Path(__file__).parents[2] / "golden" / "counts-rocksdb-snapshots" / "checkpoint"
+    golden = GOLDEN / "counts-rocksdb-snapshots" / "checkpoint"
     done = CliRunner().invoke(main, ["doctor", str(golden), "--sarif"])
     assert done.exit_code == 1
     log = json.loads(done.stdout)

@@ -30,8 +30,8 @@ from millpond.operate.sample import OperatorSize, Sample
 from millpond.operate.sample_log import SampleLog
 from millpond.schema.types import Field, atomic
 from spark_files.checkpoint import WrittenCheckpoint
+from spark_files.golden import GOLDEN
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 HOUR = 3_600_000
 TEXT, LONG, BINARY, TIME = (Field("v", atomic(kind)) for kind in ("string", "long", "binary", "timestamp"))
 Make = Callable[[Path], WrittenCheckpoint]

@@ -20,9 +20,7 @@ from millpond.storage import open_storage
 from savepoint.test_golden_cells import rows_of
 from spark_files.checkpoint import KEY, PARTITIONS, WrittenCheckpoint, delta_file, partition_of
 from spark_files.damage import hurt
-from spark_files.golden import CELLS
-
-GOLDEN = Path(__file__).parents[2] / "golden"
+from spark_files.golden import CELLS, GOLDEN
 
 
 def look(checkpoint: Path) -> Diagnosis:

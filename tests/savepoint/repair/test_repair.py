@@ -24,7 +24,7 @@ from savepoint.test_golden_cells import rows_of
 from servers.s3 import BUCKET, moto_server, upload, use
 from spark_files.checkpoint import WrittenCheckpoint
 from spark_files.damage import WAYS, hurt
-from spark_files.golden import CELLS
+from spark_files.golden import CELLS, GOLDEN
 from suite.sizes import examples
 
 ID = "6a9ed2f5-3f4b-4c61-b1e7-9d53f6a8c0aa"
@@ -343,7 +343,7 @@ def described(checkpoint: Path) -> set[str]:
 
 def test_any_damage_is_repaired_exactly_or_refused(tmp_path: Path) -> None:
     """Files of any cell, lost, emptied, cut or changed: a repaired copy has the rows of its batch, to the byte."""
-    golden, done = Path(__file__).parents[2] / "golden", 0
+    golden, done = GOLDEN, 0
     for seed in range(examples(72)):
         numbers = random.Random(seed)
         cell = numbers.choice(CELLS)

@@ -18,11 +18,11 @@ import pytest
 
 from servers.serving import serving, wait_until_ready
 from servers.sockets import is_read
+from spark_files.golden import GOLDEN
 from suite.sizes import IS_LONG, a_few
 from suite.waiting import wait_until
 
 pytest.importorskip("duckdb")
-GOLDEN = Path(__file__).parents[2] / "golden"
 TABLES = ("types", "counts-hdfs", "spark-4.3/dedupe-within-watermark-hdfs", "spark-4.3/transform-two-keys-rocksdb-snapshots")
 AGE = re.compile(rb'"(age_seconds|event_lag_seconds)":[0-9.e+-]+')
 OTHERS: list[Any] = [None, True, 1.0, -0.0, 1e300, "", "x", "1", "é", "a\0b", "\ud800", 0, -1, 7, 127, 128, 2**31, 2**63 - 1, 2**63]

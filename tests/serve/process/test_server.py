@@ -26,11 +26,11 @@ from millpond.serve.process.server import address_of, open_listener
 from servers.serving import serving, write_certificate
 from servers.sockets import is_read
 from soak.processes import children
+from spark_files.golden import GOLDEN
 from suite.programs import started
 from suite.sizes import a_few
 from suite.waiting import stays, wait_until
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 BODY = b'{"keys": [{"k": null}]}'
 REQUEST = b"POST /tables/long/rows:get HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 

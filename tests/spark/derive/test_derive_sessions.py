@@ -14,6 +14,7 @@ import pytest
 import millpond
 from millpond.spark import MillpondWarning, define, derive, start
 from oracles.emitted import Emitted, bits
+from spark_files.golden import GOLDEN
 from suite.sizes import a_few
 
 COLUMNS = "t timestamp, k string, g int, n long, d decimal(9,2)"
@@ -131,10 +132,7 @@ def test_a_session_that_cant_be_finished_shows_its_buffers(visits):
     assert definition.columns == ("k", "session_start", "session_end", "stored_count")
 
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "spark-4.3"
-
-
-@pytest.mark.parametrize("cell", a_few(sorted(p.name for p in GOLDEN.glob("sessions-*")), 3))
+@pytest.mark.parametrize("cell", a_few(sorted(p.name for p in (GOLDEN / "spark-4.3").glob("sessions-*")), 3))
 def test_the_golden_sessions_are_read_under_the_users_names(spark, golden, cell):
     """The oracle is Spark's own reader: state.json has the rows of its key and value."""
     from pyspark.sql import functions as F

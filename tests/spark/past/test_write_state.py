@@ -21,14 +21,14 @@ from inputs.event_file import write_event_file
 from live_jobs.event_files import PROVIDERS
 from live_jobs.past_queries import DAY_MS, QUERIES, SCHEMA, Expiring, aggregate, dedupe, rows, transform, windows
 from millpond.errors import MillpondError
-from spark_files.golden import load_script
+from spark_files.golden import SCRIPTS, load_script
 from suite.sizes import a_few
 from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-sys.path.append(str(Path(__file__).parents[2] / "golden"))  # where the script finds `cells`
+sys.path.append(str(SCRIPTS))  # where the script finds `cells`
 _GOLDEN = load_script("make_operators")
 PAST_FILES, FILES, EACH = 3, 6, 60
 Emitted = dict[int, list[str]]

@@ -15,14 +15,14 @@ from millpond.savepoint.archive.archiver import archive
 from millpond.savepoint.archive.layout import find_archive
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
-from spark_files.golden import load_script
+from spark_files.golden import SCRIPTS, load_script
 from suite.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-sys.path.append(str(Path(__file__).parents[2] / "golden"))  # where the script finds `cells`
+sys.path.append(str(SCRIPTS))  # where the script finds `cells`
 _GOLDEN = load_script("make_operators")
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STORE = "spark.sql.streaming.stateStore."

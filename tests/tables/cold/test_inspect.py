@@ -20,8 +20,8 @@ from millpond.schema.definition.table import parse_definition
 from millpond.tables.cold.report import JobReport, inspect_job
 from spark_files.checkpoint import WrittenCheckpoint
 from spark_files.damage import write_checksum
+from spark_files.golden import GOLDEN
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 CELLS = sorted(p.parent.name for p in GOLDEN.glob("*/state.json"))
 
 

@@ -16,13 +16,12 @@ from millpond.catalogue import create_beside
 from millpond.errors import MillpondError
 from millpond.schema.definition.table import parse_definition
 from millpond.tables.diff.read import TableDiff
-from spark_files.golden import CELLS
+from spark_files.golden import CELLS, GOLDEN
 from suite.sizes import a_few
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-_GOLDEN = Path(__file__).parents[2] / "golden"
-DEFINED = [(cell, True) for cell in CELLS if (_GOLDEN / cell / "definition.json").exists()]
+DEFINED = [(cell, True) for cell in CELLS if (GOLDEN / cell / "definition.json").exists()]
 Table = dict[Any, dict[str, Any]]
 
 

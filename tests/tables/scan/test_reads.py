@@ -25,6 +25,7 @@ from millpond.schema.convert import to_python
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.settings import ReplicaSettings, Retention
 from spark_files.checkpoint import WrittenCheckpoint
+from spark_files.golden import GOLDEN
 from suite.sizes import a_few, examples
 from suite.waiting import wait_until
 
@@ -167,9 +168,7 @@ def pages(read: Callable[..., millpond.Rows], *key: Any, limit: int, **question:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "cell", sorted(p.name for p in (Path(__file__).parents[2] / "golden" / "spark-4.3").iterdir() if (p / "checkpoint").is_dir())
-)
+@pytest.mark.parametrize("cell", sorted(p.name for p in (GOLDEN / "spark-4.3").iterdir() if (p / "checkpoint").is_dir()))
 def test_pages_and_reversed_scans_of_every_operator_have_the_rows_of_a_scan(
     cell: str, golden: Callable[[str], GoldenCell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
