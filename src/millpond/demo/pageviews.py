@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 WATERMARK = "10 minutes"
 _SOURCE_SECONDS = 120.0
 _TRIES = 6
+_STARTING = "Initializing"
 _LATE = "Python worker failed to connect back"
 
 
@@ -65,9 +66,12 @@ def _source_was_late(job: Job) -> bool:
     Spark plans a Python source in a Python process of its own, which has ten seconds to start (a
     constant in PythonWorkerFactory.createSimpleWorker, 4.3).  Five that start at once on a busy
     machine take longer.  So they start one after the other, and a late one starts again.
+
+    A query that has just started says "Initializing StreamExecution", then "Initializing sources"
+    (StreamExecution.runStream, 4.3).
     """
     deadline = time.monotonic() + _SOURCE_SECONDS
-    while job.query.isActive and job.query.status["message"] == "Initializing sources" and time.monotonic() < deadline:
+    while job.query.isActive and job.query.status["message"].startswith(_STARTING) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not job.query.isActive and _LATE in str(job.query.exception())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -66,6 +67,26 @@ def pond(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tables(pond: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     with millpond.open(pond, replica_dir=tmp_path_factory.mktemp("replica")) as opened:
         yield opened
+
+
+@pytest.mark.long
+def test_a_source_that_starts_too_late_starts_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark gives its Python process ten seconds."""
+    late, python = tmp_path / "late", tmp_path / "python"
+    # Only who finds the file is late.
+    python.write_text(f"#!/bin/sh\nrm '{late}' 2>/dev/null && sleep 12\nexec '{sys.executable}' \"$@\"\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    events = visit_stream(spark, rows=300, rows_per_batch=300)
+    late.touch()
+    jobs = pageviews.main_job(events, pond=tmp_path / "pond", trigger="available-now", partitions=1)
+    for job in jobs:
+        assert job.wait_for_end(240)
+        assert job.query.exception() is None
+    assert not late.exists()
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home") as opened:
+        assert opened["page_views"].total(page=VISITS[0].page)["hits"] == sum(row.page == VISITS[0].page for row in VISITS[:300])
+        assert sum(row["hits"] for row in opened["hosts"].scan()) == sum(row.error is None for row in VISITS[:300])
 
 
 @pytest.mark.long
