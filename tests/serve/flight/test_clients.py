@@ -231,12 +231,46 @@ def test_the_keys_of_a_table(port: int) -> None:
     "statement", ["INSERT INTO long VALUES (1, 2, 3)", "DROP TABLE long", "COPY long TO '/tmp/x'", "SET threads = 2"]
 )
 def test_writes_are_refused(connection: Any, statement: str) -> None:
-    with pytest.raises(dbapi.Error, match="INVALID_STATEMENT"):
+    with pytest.raises(dbapi.Error, match="INVALID_STATEMENT: Only SELECT statements are answered"):
         ask(connection, statement)
-    with connection.cursor() as cursor, pytest.raises(dbapi.Error, match="only reads"):
+    with connection.cursor() as cursor, pytest.raises(dbapi.Error, match="Only SELECT"):
         cursor.executemany(statement, [[1]])
+    with connection.cursor() as cursor, pytest.raises(dbapi.Error, match="only reads"):
+        cursor.executemany("SELECT n FROM long WHERE k = ?", [[1]])
     with connection.cursor() as cursor, pytest.raises(dbapi.Error):
         cursor.adbc_ingest("long", pa.table({"k": [1]}), mode="append")
+
+
+def test_a_statement_is_described_without_being_answered(connection: Any, pond: Any) -> None:
+    draw = Statements("long", pond["long"].to_arrow(), seed=11)
+    statements = [draw.next() for _ in range(examples(20, 8))]
+    statements += [(text, []) for text in ('SELECT * FROM "date"', "SELECT 1 AS a LIMIT 3", "EXPLAIN SELECT 1", ENDLESS)]
+    statements += [("WITH w AS (SELECT k FROM long) SELECT k, count(*) FROM w GROUP BY ALL ORDER BY ALL", [])]
+    statements += [("SELECT 1 AS a UNION ALL SELECT 2 LIMIT 1", []), ("DESCRIBE long", [])]
+    for text, values in statements:
+        with connection.cursor() as cursor:
+            described = cursor.adbc_execute_schema(text)
+            if text == ENDLESS:
+                assert [str(field.type) for field in described] == ["decimal128(38, 0)"]
+                continue
+            assert described.equals(ask(connection, text, values or None).schema), text
+
+
+def test_parameters_have_the_types_that_the_statement_shows(connection: Any) -> None:
+    for text, types in (
+        ("SELECT n FROM long WHERE k = ? AND ? < n", ["int64", "int64"]),
+        ("SELECT n FROM price WHERE k IN (?, ?)", ["decimal128(10, 2)", "decimal128(10, 2)"]),
+        ("SELECT k FROM timestamp WHERE k BETWEEN ? AND CAST(? AS DATE)", ["timestamp[us, tz=UTC]", "date32[day]"]),
+        ("SELECT ? AS a FROM long LIMIT ?", ["string", "int64"]),
+        ("SELECT n FROM history('long', since => ?) WHERE k = ?", ["string", "int64"]),
+    ):
+        with connection.cursor() as cursor:
+            if "history" in text:
+                with pytest.raises(dbapi.Error, match="HISTORY_GONE"):
+                    cursor.adbc_prepare(text)
+                continue
+            found = cursor.adbc_prepare(text)
+            assert [str(field.type) for field in found] == types, text
 
 
 def test_a_statement_reads_the_batch_that_is_asked(port: int, pond: Any) -> None:

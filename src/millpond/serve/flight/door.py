@@ -17,6 +17,7 @@ from millpond.serve.app import HttpDoor
 from millpond.serve.connections.beside import DoorBeside
 from millpond.serve.flight.call import Call
 from millpond.serve.flight.connection import FlightConnection
+from millpond.serve.flight.described import Descriptions
 from millpond.serve.flight.server import start_server
 from millpond.serve.flight.tickets import Signer
 from millpond.settings import ServeSettings
@@ -36,6 +37,7 @@ class FlightDoor(DoorBeside[FlightConnection]):
         super().__init__()
         self._door = door
         self.signer = Signer(shared)
+        self.descriptions = Descriptions()
         self.folder = Path(tempfile.mkdtemp(prefix="millpond-flight-"))
         self._lock = threading.Lock()
         self._calls: dict[Call, FlightConnection] = {}

@@ -2,7 +2,9 @@
 
 1. A statement, or a call of the catalogue, is described by a message: GetFlightInfo gives a ticket.
 2. DoGet takes the answer of a ticket, in record batches.
-3. A prepared statement is a handle that the client carries; its parameters make another one.
+3. A prepared statement is a handle that the client carries; its parameters make another one.  It
+   comes with the schemas of answer and parameters: JDBC's driver takes a statement without columns
+   for one that writes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from millpond.errors import RequestError
 from millpond.serve.flight import messages
 from millpond.serve.flight.call import Call
 from millpond.serve.flight.catalogue import catalogue_batch, catalogue_schema
+from millpond.serve.flight.described import Descriptions
 from millpond.serve.flight.errors import WRITES, NotTaken, flight_error
 from millpond.serve.flight.login import NAME, middleware, no_handler
 from millpond.serve.flight.streams import answer, pieces
@@ -41,6 +44,7 @@ class Owner(Protocol):
     """The part of `door.FlightDoor` that the server uses."""
 
     signer: Signer
+    descriptions: Descriptions
 
     def begin(self, context: Any, /) -> Call:
         """A new call.  Raises TOO_MANY_CONNECTIONS."""
@@ -74,7 +78,7 @@ def start_server(owner: Owner, access: Any, place: str) -> Any:
                 if known is None:
                     if name not in _QUERIES:
                         raise NotTaken(WRITES)
-                    known = answer(call, _statement(call, owner.signer, name, command)).schema
+                    known, _ = owner.descriptions.find(call, _statement(call, owner.signer, name, command))
                 return flight.SchemaResult(known)
 
         def do_get(self, context: Any, ticket: Any) -> Any:
@@ -247,7 +251,7 @@ def _values(pa: Any, reader: Any) -> bytes:
 
 def _act(owner: Owner, call: Call, name: str, body: bytes) -> list[bytes]:
     acts: dict[str, Callable[[], list[bytes]]] = {
-        "CreatePreparedStatement": lambda: _prepare(owner.signer, call, body),
+        "CreatePreparedStatement": lambda: _prepare(owner, call, body),
         "ClosePreparedStatement": list,
         "CancelFlightInfo": lambda: [
             messages.plain("CancelFlightInfoResult", status=_cancel(owner, call, _named("CancelFlightInfoRequest", body).info))
@@ -271,10 +275,18 @@ def _named(wanted: str, body: bytes) -> Any:
     return messages.parse(wanted, body)
 
 
-def _prepare(signer: Signer, call: Call, body: bytes) -> list[bytes]:
+def _prepare(owner: Owner, call: Call, body: bytes) -> list[bytes]:
     request = _named("ActionCreatePreparedStatementRequest", body)
-    handle = signer.write(call.handle_of(_text(request.query)), "prepared")
-    return [messages.packed("ActionCreatePreparedStatementResult", prepared_statement_handle=handle)]
+    handle = call.handle_of(_text(request.query))
+    schemas = [schema.serialize().to_pybytes() for schema in owner.descriptions.find(call, handle)]
+    return [
+        messages.packed(
+            "ActionCreatePreparedStatementResult",
+            prepared_statement_handle=owner.signer.write(handle, "prepared"),
+            dataset_schema=schemas[0],
+            parameter_schema=schemas[1],
+        )
+    ]
 
 
 def _cancel(owner: Owner, call: Call, info: bytes) -> int:

@@ -10,7 +10,6 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -26,7 +25,7 @@ from millpond.serve.sql import messages as say
 from millpond.serve.sql.process import SqlSession
 from millpond.tables.forms.arrow import pyarrow
 from millpond.tables.sql.end import SqlLimits
-from millpond.tables.sql.reading.opened import OpenedTables, open_tables
+from millpond.tables.sql.reading.opened import OpenedTables, Opening, open_tables
 from millpond.tables.sql.reading.order import Hint
 from millpond.tables.sql.statement import TableName
 from millpond.tables.table import Table
@@ -57,14 +56,8 @@ class _Tables(NamedTuple):
 
 def answer(call: Call, handle: Handle) -> Answer:
     """The answer of a statement.  Raises NOT_ALLOWED, TOO_MANY_DOWNLOADS, TOO_MANY_ANSWERS; as `run_sql`."""
-    if not call.door.settings.sql:
-        raise RequestError("NOT_ALLOWED", "This server answers no SQL.", hint="Start it without --no-sql.")
-    found = _WHOLE.fullmatch(handle.text)
-    if found is not None and handle.values is None:
-        name = found[2] or found[1].replace('""', '"')
-        if name in call.door.names(call.caller.reader):
-            return _whole_table(call, handle, name)
-    return _statement(call, handle)
+    name = whole_table(call, handle)
+    return _statement(call, handle) if name is None else _whole_table(call, handle, name)
 
 
 def pieces(batch: Any) -> Iterator[Any]:
@@ -74,12 +67,28 @@ def pieces(batch: Any) -> Iterator[Any]:
         yield batch.slice(first, rows)
 
 
-def _open(call: Call, handle: Handle, names: list[TableName], *, is_dry: bool, cache_bytes: int) -> OpenedTables:
-    settings = call.door.settings
-    bounds = bounds_of_texts(handle.bounds.get, settings)
-    if bounds is not None:
-        bounds = structs.replace(bounds, wait_seconds=min(bounds.wait_seconds, settings.max_seconds))
-    return open_tables(_Tables(call), names, bounds=bounds, separate=handle.separate, is_dry=is_dry, cache_bytes=cache_bytes)
+def whole_table(call: Call, handle: Handle) -> str | None:
+    """The table that a statement reads wholly; None for other statements.  Raises NOT_ALLOWED."""
+    if not call.door.settings.sql:
+        raise RequestError("NOT_ALLOWED", "This server answers no SQL.", hint="Start it without --no-sql.")
+    found = _WHOLE.fullmatch(handle.text)
+    if found is None or handle.values is not None:
+        return None
+    name = found[2] or found[1].replace('""', '"')
+    return name if name in call.door.names(call.caller.reader) else None
+
+
+def opening_of(call: Call, handle: Handle, cache_bytes: int = SqlLimits().cache_bytes) -> Opening:
+    """Opens the tables of a statement, with its bounds."""
+
+    def open_(names: list[TableName], *, is_dry: bool) -> OpenedTables:
+        settings = call.door.settings
+        bounds = bounds_of_texts(handle.bounds.get, settings)
+        if bounds is not None:
+            bounds = structs.replace(bounds, wait_seconds=min(bounds.wait_seconds, settings.max_seconds))
+        return open_tables(_Tables(call), names, bounds=bounds, separate=handle.separate, is_dry=is_dry, cache_bytes=cache_bytes)
+
+    return open_
 
 
 def _whole_table(call: Call, handle: Handle, name: str) -> Answer:
@@ -87,7 +96,7 @@ def _whole_table(call: Call, handle: Handle, name: str) -> Answer:
     call.whole = (name,)
     at = handle.at
     wanted = TableName(name, at) if isinstance(at, int) else TableName(name, None, at)
-    opened = call.resources.enter_context(_open(call, handle, [wanted], is_dry=False, cache_bytes=0))
+    opened = call.resources.enter_context(opening_of(call, handle, 0)([wanted], is_dry=False))
     (relation,) = opened.relations
 
     def read() -> Iterator[Any]:
@@ -101,7 +110,8 @@ def _whole_table(call: Call, handle: Handle, name: str) -> Answer:
     return Answer(relation.schema.with_metadata({CUTS: sql_cuts(opened.cuts)}), read())
 
 
-def _statement(call: Call, handle: Handle) -> Answer:
+def session_of(call: Call, handle: Handle, opening: Opening, *, is_described: bool = False) -> SqlSession:
+    """A statement that a process answers, in its turn."""
     door, settings = call.door, call.door.settings
     call.hold(door.patience.statements.come(call.asker, settings.max_seconds))
 
@@ -115,12 +125,17 @@ def _statement(call: Call, handle: Handle) -> Answer:
             settings.max_seconds,
             handle.at,
             values=handle.values,
+            is_described=is_described,
         )
 
-    opening = partial(_open, call, handle, cache_bytes=SqlLimits().cache_bytes)
     session, close = door.statements.begin(ask, opening, settings)
     call.resources.callback(close)
     call.when_cancelled(session.end)
+    return session
+
+
+def _statement(call: Call, handle: Handle) -> Answer:
+    session = session_of(call, handle, opening_of(call, handle))
     source = _Pieces(call, session)
     with source.raising():
         reader = pyarrow().ipc.open_stream(pyarrow().PythonFile(source, "r"))

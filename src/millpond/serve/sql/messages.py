@@ -55,6 +55,7 @@ class Ask(Message, frozen=True):
     at:       see `run.start`
     postgres: for a statement of PostgreSQL's protocol, whose answer has that form
     values:   parameters in place of those in `question`: an Arrow stream with one row
+    is_described: whether only schemas are wanted, of the answer and of the parameters: two pieces
     """
 
     number: int
@@ -66,6 +67,7 @@ class Ask(Message, frozen=True):
     at: int | str | None
     postgres: Postgres | None = None
     values: Stream | None = None
+    is_described: bool = False
 
 
 class Open(Message, frozen=True):

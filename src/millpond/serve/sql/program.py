@@ -26,6 +26,7 @@ from typing import Any
 from millpond.errors import MillpondError
 from millpond.serve.formats import ARROW, JSON, ROW_FORMATS, write_columns, write_json_rows
 from millpond.serve.sql import messages as say
+from millpond.serve.sql.described import Described
 from millpond.serve.sql.lookup import find_lookup
 from millpond.serve.sql.parameters import read_parameters
 from millpond.tables.forms.arrow import ipc_batches
@@ -159,9 +160,16 @@ class _Program:
             for message in answer(FarTables(self._connection), statement, parameters, limits, end, ask):
                 say.send(self._connection, message)
             return
+        source = FarTables(self._connection)
+        if ask.is_described:
+            described = Described()
+            with start(source, statement, None, limits, end, ask.at, dialect=described, wanted="schema") as running:
+                say.send(self._connection, say.Head([]))
+                for schema in (running.schema, described.parameters):
+                    say.send(self._connection, schema.serialize().to_pybytes())
+            return
         if ask.values is not None:
             parameters = read_parameters(ask.values, statement)
-        source = FarTables(self._connection)
         with start(source, statement, parameters, limits, end, ask.at) as running:
             for piece in self._pieces(source, running, ask.form):
                 say.send(self._connection, piece)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from millpond.errors import ReplicaError, RequestError, library_missing
+from millpond.tables.forms.arrow import pyarrow
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 _CONFIG = {
@@ -35,6 +36,8 @@ _LOCKS = (
 )
 # How errors begin that say so of memory.
 _FULL = ("Out of Memory Error", "std::bad_alloc", "Invalid Input Error: Arrow Appender: The maximum total string size")
+# What DuckDB says of a statement that isn't a SELECT, and what it means.
+_NO_SELECT = ("Only SELECT statements can be serialized to json", "Only SELECT statements are answered")
 # What DuckDB makes of a KeyboardInterrupt.
 _CTRL_C = "Query interrupted"
 _lock = threading.Lock()
@@ -68,7 +71,7 @@ class Duck:
             rows = self._connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
         tree: dict[str, Any] = json.loads(rows[0][0])
         if tree.get("error"):
-            found = str(tree.get("error_message") or "It can't be parsed")
+            found = str(tree.get("error_message") or "It can't be parsed").replace(*_NO_SELECT)
             raise RequestError("INVALID_STATEMENT", f"{found.rstrip('.!')}.", hint="Write one SELECT over tables of the pond.")
         return tree
 
@@ -111,6 +114,14 @@ class Duck:
         """Names and DuckDB's types of the columns of an answer, without making it."""
         with _errors(self._memory_bytes):
             return _columns(self._connection.sql(text, params=parameters))
+
+    def schema(self, text: str, parameters: Parameters) -> tuple[list[tuple[str, str]], Any]:
+        """The same columns, and their pyarrow.Schema."""
+        with _errors(self._memory_bytes):
+            found = self._connection.sql(text, params=parameters)
+            none = found.limit(0).to_arrow_reader(1).schema  # in which no two columns have one name
+            fields = [field.with_name(name) for field, name in zip(none, found.columns, strict=True)]
+            return _columns(found), pyarrow().schema(fields)
 
     def read(self, reader: Any) -> Iterator[Any]:
         """The record batches of a reader.  Raises what `run` raises."""

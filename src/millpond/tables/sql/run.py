@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from millpond.errors import MillpondError, RequestError
 from millpond.tables.answer import Cut
@@ -31,6 +31,8 @@ from millpond.tables.sql.reading.scan import TableRead
 from millpond.tables.sql.statement import Statement, TableName, parse_statement
 
 _BATCH_ROWS = 1 << 13
+_PLAN = [("plan", "VARCHAR")]
+Wanted = Literal["answer", "columns", "schema"]
 
 
 class Source(Protocol):
@@ -79,8 +81,11 @@ class _Here:
 class Dialect(Protocol):
     """Another way to write statements and parameters than DuckDB's."""
 
-    def read(self, tree: dict[str, Any]) -> None:
-        """Change a tree as it was parsed to one that means the same to DuckDB.  Raises INVALID_STATEMENT."""
+    def read(self, tree: dict[str, Any]) -> bool:
+        """Change a tree as it was parsed to one that means the same to DuckDB.  False if it does already.
+
+        Raises:  INVALID_STATEMENT.
+        """
 
     def values(self, duck: Duck, relations: Sequence[Relation], left: frozenset[str] | None) -> Parameters:
         """The parameters for DuckDB, when the tables are open.  Raises INVALID_STATEMENT.
@@ -93,7 +98,7 @@ class Dialect(Protocol):
 class Running:
     """A statement that runs: a context manager, which ends it.
 
-    schema:  of the answer, a pyarrow.Schema; None for one that is only described
+    schema:  of the answer, a pyarrow.Schema; None if only columns are wanted
     columns: names of the answer's columns, and their types as DuckDB writes them
     statement: that was parsed; `is_plan`: whether the answer is the text of an EXPLAIN
     """
@@ -133,14 +138,14 @@ def start(
     at: int | str | None = None,
     *,
     dialect: Dialect | None = None,
-    is_described: bool = False,
+    wanted: Wanted = "answer",
 ) -> Running:
     """Begin a statement over the tables of a source.
 
     end:     by which another thread may end it
     at:      the batch or time of tables that don't name one
     dialect: in which it is written, None for DuckDB's own
-    is_described: whether only the columns of its answer are wanted
+    wanted:  the answer, or only its columns or its schema, before there are parameters
     Raises:  INVALID_STATEMENT, LIBRARY_MISSING, READ_TOO_LONG, SQL_OUT_OF_MEMORY; as `Source.open`.
     """
     with ExitStack() as opened:
@@ -153,14 +158,17 @@ def start(
             timer.start()
             opened.callback(timer.cancel)
         read = None if dialect is None else dialect.read
-        statement = parse_statement(duck, text, parameters, at, read)  # 1
-        source.open(statement.tables, is_dry=statement.is_explained or is_described)  # 2
+        statement = parse_statement(duck, text, parameters, at, read, is_described=wanted != "answer")  # 1
+        source.open(statement.tables, is_dry=statement.is_explained or wanted != "answer")  # 2
         parameters = (
             statement.left_of(parameters) if dialect is None else dialect.values(duck, source.relations, statement.parameters)
         )
-        if is_described:
-            columns = [("plan", "VARCHAR")] if statement.is_explained else _describe(duck, source, statement, parameters)
+        if wanted == "columns":
+            columns = _PLAN if statement.is_explained else _describe(duck, source, statement, parameters)
             return Running(None, columns, statement, iter(()), opened.pop_all())
+        if wanted == "schema":
+            columns, schema = _schema(duck, source, statement, parameters)
+            return Running(schema, columns, statement, iter(()), opened.pop_all())
         columns, schema, batches = _answer(duck, source, statement, parameters, limits)
         return Running(schema, columns, statement, batches, opened.pop_all())
 
@@ -216,6 +224,15 @@ def _describe(duck: Duck, source: Source, statement: Statement, parameters: Para
         return duck.describe(statement.text, parameters)
 
 
+def _schema(duck: Duck, source: Source, statement: Statement, parameters: Parameters) -> tuple[list[tuple[str, str]], Any]:
+    pa = pyarrow()
+    if statement.is_explained:
+        return _PLAN, pa.schema([("plan", pa.string())])
+    _add(duck, source, statement, Hint())
+    with _Failing(source.failed):
+        return duck.schema(statement.text, parameters)
+
+
 def _add(duck: Duck, source: Source, statement: Statement, hint: Hint) -> None:
     pa = pyarrow()
     for table, relation in zip(statement.tables, source.relations, strict=True):
@@ -252,7 +269,7 @@ def _execute(
             for _ in duck.read(duck.run(text, parameters, _BATCH_ROWS)[1]):
                 pass
             batch = pa.record_batch({"plan": ["\n".join([*source.plan_lines(), plan.rstrip()])]})
-            return [("plan", "VARCHAR")], batch.schema, iter([batch])
+            return _PLAN, batch.schema, iter([batch])
         columns, reader = duck.run(text, parameters, _BATCH_ROWS)
     return columns, reader.schema, _limited(duck, reader, limits, failing)  # 4
 

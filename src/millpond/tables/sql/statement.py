@@ -101,12 +101,15 @@ def parse_statement(
     text: str,
     parameters: Parameters = None,
     at: int | str | None = None,
-    read: Callable[[dict[str, Any]], None] | None = None,
+    read: Callable[[dict[str, Any]], bool] | None = None,
+    *,
+    is_described: bool = False,
 ) -> Statement:
     """The statement of a text.  Raises INVALID_STATEMENT.
 
     at:    the batch or time of tables that don't name one
-    read:  changes the tree of a text that isn't in DuckDB's own words
+    read:  changes the tree of a text that isn't in DuckDB's own words; returns whether it did
+    is_described: whether only its columns are wanted, before there are parameters
     """
     if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
         raise _refused(f"The statement has over {MOST_BYTES:,} bytes.")
@@ -116,14 +119,14 @@ def parse_statement(
     if len(statements) != 1:
         raise _refused(f"There are {len(statements)} statements.")
     found: dict[TableName, TableName] = {}
-    changed = read is not None
-    if read is not None:
-        read(statements[0])
+    changed = read is not None and read(statements[0])
     top = statements[0]["node"]
     nodes = list(_find_tables(top, frozenset()))
     for node in nodes:
-        named = _function(node, parameters, at) if node["type"] == "TABLE_FUNCTION" else _table(node, at)
-        if named.function in PAST_FUNCTIONS and at is not None:
+        named = _function(node, parameters, is_described) if node["type"] == "TABLE_FUNCTION" else _table(node, at)
+        if named.function and named.function not in PAST_FUNCTIONS:
+            named = _at(named, at)
+        elif named.function and at is not None:
             raise _refused(f"{named.function}() reads the newest batch.", "Leave `at` out, and write AT behind the other tables.")
         table = found.get(named)
         if table is None:
@@ -154,13 +157,16 @@ def _at(table: TableName, at: int | str | None) -> TableName:
     return replace(table, batch=at) if isinstance(at, int) else replace(table, time=at)
 
 
-def _function(node: dict[str, Any], parameters: Parameters, at: int | str | None) -> TableName:
-    """What changes('t', 41) or total('t') names."""
+def _function(node: dict[str, Any], parameters: Parameters, is_described: bool) -> TableName:
+    """What changes('t', 41) or total('t') names; before there are parameters, without the arguments that are some."""
     function = node["function"]["function_name"].lower()
     order = ("table", *TABLE_FUNCTIONS[function])
     given: dict[str, Any] = {}
     for place, argument in enumerate(node["function"]["arguments"]):
         name = argument["name"].lower() or (order[place] if place < len(order) else "")
+        if is_described and argument["expression"]["class"] == "PARAMETER" and name in order[1:]:
+            given[name] = None
+            continue
         value = _literal(argument["expression"], parameters)
         value = _time(value) if name in ("since", "until") else value
         is_past = name in ("since", "until") and function in PAST_FUNCTIONS
@@ -169,7 +175,7 @@ def _function(node: dict[str, Any], parameters: Parameters, at: int | str | None
         given[name] = value
     if not given.keys() >= _NEEDED[function]:
         raise _wrong_arguments(function)
-    return _at(TableName(given.pop("table"), function=function, **given), at)
+    return TableName(given.pop("table"), function=function, **given)
 
 
 def _time(value: Any) -> Any:

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 from millpond.errors import RequestError
 from millpond.serve.sql import messages as say
+from millpond.serve.sql.contexts import Contexts
 from millpond.serve.sql.lookup import find_lookup
 from millpond.serve.sql.postgres.catalog import Catalog
 from millpond.serve.sql.postgres.functions import OF_RELATIONS, PREFIX, macro
-from millpond.serve.sql.postgres.parameters import Contexts, plain, types_of, values
+from millpond.serve.sql.postgres.parameters import plain, types_of, values
 from millpond.serve.sql.postgres.tree import Rewriter
 from millpond.serve.sql.postgres.types import BY_OID, PgType, of_duck
 from millpond.serve.sql.postgres.write import rows
@@ -20,7 +21,7 @@ from millpond.tables.sql.duck import Duck, Parameters
 from millpond.tables.sql.end import SqlEnd, SqlLimits
 from millpond.tables.sql.reading.dataset import Relation
 from millpond.tables.sql.reading.order import Hint
-from millpond.tables.sql.run import Running, start
+from millpond.tables.sql.run import Running, Wanted, start
 from millpond.tables.sql.statement import TableName
 from millpond.tables.sql.types import answer_types
 
@@ -80,11 +81,12 @@ class PostgresStatement:
         """Whether it reads relations of the catalogue."""
         return bool(self._rewriter.found.catalog)
 
-    def read(self, statement: dict[str, Any]) -> None:
+    def read(self, statement: dict[str, Any]) -> bool:
         """See `run.Dialect`."""
         self._contexts = Contexts(statement)
         self._rewriter.rewrite(statement)
         self._node = statement["node"]
+        return True
 
     def lookup(self) -> say.Lookup | None:
         """The lookup that it may be."""
@@ -145,7 +147,8 @@ def answer(
     wanted = ask.postgres
     asked = PostgresStatement(server, wanted, parameters, ask.at)
     given = plain(parameters, wanted.types)
-    with start(asked, statement, given, limits, end, ask.at, dialect=asked, is_described=wanted.is_described) as running:
+    what: Wanted = "columns" if wanted.is_described else "answer"
+    with start(asked, statement, given, limits, end, ask.at, dialect=asked, wanted=what) as running:
         columns = running.columns if not running.is_plan else [("QUERY PLAN", "VARCHAR")]
         types = [of_duck(type_, name, is_catalog=asked.reads_catalog) for name, type_ in columns]
         names = [name for name, _ in columns] if running.is_plan else asked.names(columns)

@@ -8,6 +8,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from millpond.errors import RequestError
+from millpond.serve.sql.contexts import WORDS, Contexts, column_type
 from millpond.serve.sql.postgres.arrays import array_items
 from millpond.serve.sql.postgres.types import BY_NAME, BY_OID, TEXT, PgType, to_duck
 from millpond.tables.sql.limited import is_number
@@ -34,132 +35,10 @@ _OF_ARROW = {
     "duration[us]": "interval",
     "time64[ns]": "time",
 }
-_OF_WORD = {
-    "boolean": "bool",
-    "bool": "bool",
-    "smallint": "int2",
-    "int2": "int2",
-    "integer": "int4",
-    "int": "int4",
-    "int4": "int4",
-    "bigint": "int8",
-    "int8": "int8",
-    "real": "float4",
-    "float4": "float4",
-    "double": "float8",
-    "float8": "float8",
-    "decimal": "numeric",
-    "numeric": "numeric",
-    "varchar": "text",
-    "text": "text",
-    "name": "text",
-    "blob": "bytea",
-    "bytea": "bytea",
-    "date": "date",
-    "time": "time",
-    "timestamp": "timestamp",
-    "timestamptz": "timestamptz",
-    "timestamp with time zone": "timestamptz",
-    "interval": "interval",
-    "uuid": "uuid",
-    "json": "json",
-    "oid": "oid",
-    "uinteger": "oid",
-}
-_TEXTUAL = frozenset({"~~", "!~~", "~~*", "!~~*", "~", "!~", "~*", "!~*", "||", "regexp_matches", "regexp_full_match"})
 # Answers to what a statement may do with a value of its type, before there is one.
 _EXAMPLES: dict[str, Any] = {"DATE": "2000-01-01", "TIMESTAMP": "2000-01-01", "TIMESTAMP WITH TIME ZONE": "2000-01-01 00:00:00+00"}
 _EXAMPLES |= {"TIME": "00:00:00", "INTERVAL": "0 days", "UUID": "0" * 32, "BOOLEAN": True, "BLOB": b"", "JSON": "null"}
 _BOOLEANS = dict.fromkeys(("t", "true", "1", "on", "y", "yes"), True) | dict.fromkeys(("f", "false", "0", "off", "n", "no"), False)
-
-
-class Contexts:
-    """Where each parameter of a statement stands.
-
-    names:  of all parameters, `1` for `$1`
-    """
-
-    def __init__(self, statement: Node) -> None:
-        self.names: set[str] = {str(each["key"]) for each in statement.get("named_param_map", [])}
-        self._known: dict[str, tuple[str, Any]] = {}
-        self._walk(statement["node"])
-
-    def type_of(self, name: str, schemas: Sequence[Any]) -> PgType:
-        """The type that the statement shows for a parameter.
-
-        schemas:  of the statement's tables
-        """
-        kind, known = self._known.get(name, ("", None))
-        found = TEXT
-        if kind in ("type", "array of type"):
-            found = BY_NAME.get(known, TEXT)
-        elif kind in ("column", "array of column"):
-            types = {str(schema.field(n).type) for schema in schemas for n in schema.names if n.lower() == known.lower()}
-            if len(types) == 1:
-                arrow = types.pop()
-                found = BY_NAME["numeric"] if arrow.startswith("decimal") else BY_NAME.get(_OF_ARROW.get(arrow, ""), TEXT)
-        return BY_OID[found.array_oid] if kind.startswith("array") and found.array_oid else found
-
-    def _walk(self, node: Any) -> None:
-        if isinstance(node, list):
-            for each in node:
-                self._walk(each)
-            return
-        if not isinstance(node, dict):
-            return
-        match node.get("class") or node.get("type"):
-            case "COMPARISON":
-                self._alike([node["left"], node["right"]])
-            case "BETWEEN":
-                self._alike([node["input"], node["lower"], node["upper"]])
-            case "OPERATOR" if node["type"] in ("COMPARE_IN", "COMPARE_NOT_IN", "OPERATOR_COALESCE"):
-                self._alike(node["children"])
-            case "FUNCTION" if node.get("is_operator") or node["function_name"] in _TEXTUAL:
-                arguments = [each["expression"] for each in node["arguments"]]
-                if node["function_name"] in _TEXTUAL:
-                    for each in arguments:
-                        self._note(each, ("type", "text"))
-                else:
-                    self._alike(arguments)
-            case "CAST":
-                word = str(node["type_expr"].get("type_name", "")).lower()
-                if word == "list":
-                    word = str(node["type_expr"]["children"][0].get("type_name", "")).lower()
-                    self._note(node["child"], ("array of type", _OF_WORD.get(word, "text")))
-                else:
-                    self._note(node["child"], ("type", _OF_WORD.get(word, "text")))
-            case "SUBQUERY" if node.get("child"):
-                items = node["subquery"]["node"].get("select_list", [])
-                if len(items) == 1 and items[0].get("function_name") == "unnest":
-                    kind, known = _context(node["child"])
-                    self._note(items[0]["arguments"][0]["expression"], (f"array of {kind or 'type'}", known or "text"))
-            case "LIMIT_MODIFIER":
-                for part in ("limit", "offset"):
-                    self._note(node[part], ("type", "int8"))
-        for each in node.values():
-            if isinstance(each, dict | list):
-                self._walk(each)
-
-    def _alike(self, nodes: list[Node]) -> None:
-        known = next((found for each in nodes if (found := _context(each))[0]), ("", None))
-        if known[0]:
-            for each in nodes:
-                self._note(each, known)
-
-    def _note(self, node: Node | None, context: tuple[str, Any]) -> None:
-        if node is not None and node.get("class") == "PARAMETER":
-            self._known.setdefault(str(node["identifier"]), context)
-
-
-def _context(node: Node) -> tuple[str, Any]:
-    match node.get("class"):
-        case "COLUMN_REF":
-            return "column", node["column_names"][-1]
-        case "CAST":
-            return "type", _OF_WORD.get(str(node["type_expr"].get("type_name", "")).lower(), "text")
-        case "FUNCTION" if node["function_name"] in ("now", "date_trunc", "current_timestamp"):
-            return "type", "timestamptz"
-    return "", None
 
 
 def oid_of_word(word: str) -> int | None:
@@ -168,10 +47,26 @@ def oid_of_word(word: str) -> int | None:
     if name == "unknown":
         return 0
     plain_name = name.removesuffix("[]")
-    found = BY_NAME.get(_OF_WORD.get(plain_name.replace("double precision", "double"), plain_name))
+    found = BY_NAME.get(WORDS.get(plain_name.replace("double precision", "double"), plain_name))
     if found is None:
         return None
     return (found.array_oid or None) if name.endswith("[]") else found.oid
+
+
+def _type_of(contexts: Contexts, name: str, schemas: Sequence[Any]) -> PgType:
+    """The type that the statement shows for a parameter.
+
+    schemas:  of the statement's tables
+    """
+    kind, known = contexts.find(name)
+    found = TEXT
+    if kind in ("type", "array of type"):
+        found = BY_NAME.get(known, TEXT)
+    elif kind in ("column", "array of column"):
+        arrow = column_type(known, schemas)
+        if arrow is not None:
+            found = BY_NAME["numeric"] if str(arrow).startswith("decimal") else BY_NAME.get(_OF_ARROW.get(str(arrow), ""), TEXT)
+    return BY_OID[found.array_oid] if kind.startswith("array") and found.array_oid else found
 
 
 def types_of(contexts: Contexts, given: Sequence[int], schemas: Sequence[Any]) -> list[PgType]:
@@ -188,7 +83,7 @@ def types_of(contexts: Contexts, given: Sequence[int], schemas: Sequence[Any]) -
     for n in range(1, count + 1):
         oid = given[n - 1] if n <= len(given) else 0
         known = BY_OID.get(oid) if oid not in (0, 705) else None
-        found.append(known or contexts.type_of(str(n), schemas))
+        found.append(known or _type_of(contexts, str(n), schemas))
     return found
 
 
