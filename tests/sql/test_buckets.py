@@ -235,6 +235,7 @@ def test_every_door_has_the_same_rows(pond: millpond.Pond, place: Path) -> None:
         with dbapi.connect(f"grpc://127.0.0.1:{ports['flight']}", autocommit=True) as flight, flight.cursor() as cursor:
             cursor.execute(statement)
             assert said(cursor.fetch_arrow_table().to_pylist) == said(lambda: rows)
+            assert cursor.adbc_execute_schema(statement).names == list(rows[0])
         with pytest.raises(MillpondError) as refused:
             server.sql(f"SELECT * FROM series('{TABLE}', '1 minute', since => '2026-03-01T00:00Z')")
         assert refused.value.condition == "HISTORY_GONE"
