@@ -170,6 +170,17 @@ def test_each_figure_of_a_page_stands_in_its_result(page: str) -> None:
     assert unfounded(page) == []
 
 
+def test_the_page_of_benchmarks_lists_every_script_and_links_each_aim_to_its_result() -> None:
+    page = (ROOT / "benchmarks/README.md").read_text()
+    for script in (ROOT / "benchmarks").glob("*.py"):
+        assert "--write" not in script.read_text() or f"({script.name})" in page, script
+    aims = re.findall(r"^\| .*$", page.partition("\n| aim ")[2].partition("\n\n")[0], flags=re.MULTILINE)[2:]
+    assert len(aims) > 20
+    for row in aims:
+        (name,) = RESULT.findall(row)
+        assert (ROOT / f"benchmarks/results/{name}.json").is_file(), row
+
+
 def test_pages_tell_figures() -> None:
     """Otherwise the test above would compare nothing."""
     shown = [
