@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
@@ -24,7 +23,7 @@ from live_jobs.quick_java import QUICK_JAVA, RENAMES_WITHOUT_PROCESSES
 from millpond.checkpoint.operators import anchored
 from millpond.storage.names import hadoop_uri, local_uri
 from servers.serving import Serve, serving
-from spark_files.golden import GOLDEN, SCRIPTS
+from spark_files.golden import GOLDEN, load_script
 from suite.programs import started
 from suite.sizes import IS_LONG
 
@@ -160,13 +159,7 @@ def golden(tmp_path: Path) -> Callable[[str], GoldenCell]:
 @pytest.fixture(scope="session")
 def type_cases() -> ModuleType:
     """The script behind golden/types: CASES has the values in each form, NULL is in every table."""
-    path = SCRIPTS / "make_types.py"
-    spec = spec_from_file_location("make_types", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("make_types")
 
 
 @pytest.fixture(scope="session")

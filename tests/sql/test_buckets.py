@@ -236,6 +236,8 @@ def test_every_door_has_the_same_rows(pond: millpond.Pond, place: Path) -> None:
             cursor.execute(statement)
             assert said(cursor.fetch_arrow_table().to_pylist) == said(lambda: rows)
             assert cursor.adbc_execute_schema(statement).names == list(rows[0])
+            prepared = cursor.adbc_prepare(f"SELECT c0 FROM series('{TABLE}', ?, since => ?) WHERE page = ? LIMIT ?")
+            assert [str(field.type) for field in prepared] == ["string", "string", "string", "int64"]
         with pytest.raises(MillpondError) as refused:
             server.sql(f"SELECT * FROM series('{TABLE}', '1 minute', since => '2026-03-01T00:00Z')")
         assert refused.value.condition == "HISTORY_GONE"

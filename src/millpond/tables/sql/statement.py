@@ -164,7 +164,11 @@ def _function(node: dict[str, Any], parameters: Parameters, is_described: bool) 
     given: dict[str, Any] = {}
     for place, argument in enumerate(node["function"]["arguments"]):
         name = argument["name"].lower() or (order[place] if place < len(order) else "")
-        if is_described and argument["expression"]["class"] == "PARAMETER" and name in order[1:]:
+        if is_described and argument["expression"]["class"] == "PARAMETER" and name in order:
+            if name == "table":
+                raise _refused(
+                    "A parameter names a table, so the columns aren't known before its value.", "Write the table's name."
+                )
             given[name] = None
             continue
         value = _literal(argument["expression"], parameters)
