@@ -45,10 +45,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection() -> None:
     """Thousands of collected tests live to the end of the run: Python's collector need not visit them each time."""
-    gc.collect()
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(params=["compiled", "python"])

@@ -24,6 +24,7 @@ from millpond.tables.scan.where import _UNORDERED, parse_condition
 from millpond.wire.rows import row_writer
 from oracles.arrow_values import shown
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.sizes import a_few
 
 Run = Callable[..., Result]
 
@@ -191,17 +192,20 @@ def test_json_of_a_condition_is_that_of_a_scan(pond: millpond.Pond, types_pond: 
 
 @pytest.mark.parametrize(
     ("line", "wanted"),
-    [
-        ("millpond sc", ["scan"]),
-        ("millpond scan {pond} timestamp", ["timestamp", "timestamp_ntz"]),
-        ("millpond get {pond} price ", ["k="]),
-        ("millpond get {pond} price k", ["k="]),
-        ("millpond get {pond} price k=1 ", []),
-        ("millpond get {pond} price --min-b", ["--min-batch"]),
-        ("millpond get {pond}/none pr", []),
-        ("millpond get http://localhost:1 pr", []),
-        ("millpond tables {pond}/jo", ["{pond}/jo"]),
-    ],
+    a_few(
+        [
+            ("millpond sc", ["scan"]),
+            ("millpond scan {pond} timestamp", ["timestamp", "timestamp_ntz"]),
+            ("millpond get {pond} price ", ["k="]),
+            ("millpond get {pond} price k", ["k="]),
+            ("millpond get {pond} price k=1 ", []),
+            ("millpond get {pond} price --min-b", ["--min-batch"]),
+            ("millpond get {pond}/none pr", []),
+            ("millpond get http://localhost:1 pr", []),
+            ("millpond tables {pond}/jo", ["{pond}/jo"]),
+        ],
+        4,
+    ),
 )
 def test_a_shell_completes_commands_tables_and_columns(types_pond: Path, line: str, wanted: list[str]) -> None:
     words = line.format(pond=types_pond)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,20 @@ from millpond.replica.replica import MEMORY
 from millpond.settings import Retention
 from servers.shard_jobs import SHARDS, Job
 from servers.shards import ShardServer, shard_servers
+from spark_files.golden import FEW_TYPES
+
+
+@pytest.fixture(scope="session")
+def types_pond(types_pond: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """Where no long test runs, a pond of a few types: a server that follows all of them takes three times as long to start."""
+    if any(item.get_closest_marker("long") for item in request.session.items):
+        return types_pond
+    pond = tmp_path_factory.mktemp("few") / "types"
+    shutil.copytree(types_pond, pond)
+    for job in (pond / "jobs").iterdir():
+        if job.name not in FEW_TYPES:
+            shutil.rmtree(job)
+    return pond
 
 
 @pytest.fixture(scope="module")

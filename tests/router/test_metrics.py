@@ -19,6 +19,7 @@ import millpond
 from millpond.errors import MillpondError
 from servers.shard_jobs import KEYS, Job
 from servers.shards import ShardServer, routing, shard_servers
+from suite.sizes import examples
 from suite.waiting import wait_until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -183,7 +184,7 @@ def test_every_metric_stands_in_the_manual_and_no_other(router: str) -> None:
 def test_many_who_look_at_once_share_looks(job: Job, servers: list[ShardServer]) -> None:
     """Each gets the answer to a look that began after it asked, and none waits for all of the others."""
     with millpond.connect_shards([server.url for server in servers]) as pond, ThreadPoolExecutor(64) as pool:
-        for state in pool.map(lambda _: pond.look(), range(400)):
+        for state in pool.map(lambda _: pond.look(), range(examples(400))):
             assert [server.answers for server in state.servers] == [True] * 4
             assert [table.batch for table in state.tables] == [job.checkpoint.next_batch - 1]
     with pytest.raises(MillpondError) as closed:

@@ -33,13 +33,12 @@ from millpond.serve.access.tokens import add_token
 from millpond.serve.metrics.counts import Meter
 from millpond.settings import RouterSettings, ServeSettings
 from servers.shards import ShardServer, shard_servers
-from spark_files.golden import GOLDEN
+from spark_files.golden import TYPES
 from suite.sizes import examples
 from suite.waiting import wait_until_async
 
 pytestmark = pytest.mark.long
 
-TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
 # Only the slow way reads this header, and it changes nothing.
 SLOW = {"if-none-match": '"none"'}
 PACKED_BYTES = 600

@@ -18,10 +18,7 @@ from millpond.client import RemotePond
 from millpond.errors import MillpondError
 from millpond.replica.replica import MEMORY
 from servers.shards import ShardServer, routing, shard_servers
-from spark_files.golden import GOLDEN
-from suite.sizes import a_few
-
-TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
+from spark_files.golden import FEW_TYPES, TYPES
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +45,7 @@ def whole(types_pond: Path) -> Iterator[millpond.Pond]:
         yield pond
 
 
-@pytest.mark.parametrize("name", a_few(TYPES, 3))
+@pytest.mark.parametrize("name", [pytest.param(t, marks=() if t in FEW_TYPES else pytest.mark.long) for t in TYPES])
 def test_a_client_reads_a_router_as_a_server(asked: RemotePond, whole: millpond.Pond, name: str) -> None:
     table, there, draw = asked[name], whole[name], random.Random(name)
     rows = there.scan()

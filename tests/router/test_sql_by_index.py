@@ -17,14 +17,13 @@ from millpond.schema.definition.indexes import has_order
 from millpond.settings import ClientSettings, Retention, RouterSettings
 from servers.shard_jobs import SHARDS, Job, catch_up
 from servers.shards import routing, shard_servers
-from spark_files.golden import GOLDEN
+from spark_files.golden import TYPES
 from sql.test_indexes import first_rows
 from sql.test_pushdown import NOT_IN_SQL, ask
 from suite.sizes import a_few, examples
 
 pytest.importorskip("duckdb"), pytest.importorskip("pyarrow")
 SETTINGS = RouterSettings(client=ClientSettings(tries=3), common_batch_seconds=60)
-TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
 ASKED_TYPES = ["long", "price", "timestamp", "binary", "double", "struct", *(t for t in TYPES if t not in NOT_IN_SQL)]
 
 

@@ -385,7 +385,7 @@ print("ended", flush=True)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_signal_stops_query_and_session_and_leaves_no_java(tmp_path, number):
     pytest.importorskip("pyspark")
     program = tmp_path / "program.py"

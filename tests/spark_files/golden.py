@@ -19,6 +19,9 @@ SCRIPTS = packing.HERE
 """that wrote them"""
 GOLDEN = packing.unpacked()
 CELLS = sorted(str(p.parent.relative_to(GOLDEN)) for p in GOLDEN.rglob("state.json"))
+TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
+"""the tables of golden/types"""
+FEW_TYPES = ("array", "date", "long", "string")
 State = dict[tuple[Any, ...], tuple[Any, ...]]
 
 

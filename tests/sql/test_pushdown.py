@@ -13,13 +13,12 @@ import millpond
 from millpond.catalogue import create_beside
 from millpond.errors import MillpondError, RequestError
 from millpond.schema.definition.table import parse_definition
-from spark_files.golden import GOLDEN
+from spark_files.golden import GOLDEN, TYPES
 from sql.statements import Statements, answer_of, rows_in_duckdb, texts_of
 from suite.sizes import a_few, examples
 
 duckdb, pa = pytest.importorskip("duckdb"), pytest.importorskip("pyarrow")
 CELLS = [str(p.parent.relative_to(GOLDEN)) for p in sorted([*GOLDEN.glob("*/state.json"), *GOLDEN.glob("spark-4.3/*/state.json")])]
-TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
 NOT_IN_SQL = ("string",)  # it has texts that aren't UTF-8
 
 

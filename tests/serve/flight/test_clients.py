@@ -18,7 +18,7 @@ import millpond
 from millpond.errors import MillpondError
 from servers.ports import free_port
 from servers.serving import serving, wait_until_ready
-from spark_files.golden import GOLDEN
+from spark_files.golden import TYPES
 from sql.statements import Statements, texts_of
 from suite.sizes import IS_LONG, examples
 from suite.waiting import wait_until
@@ -28,7 +28,6 @@ pa = pytest.importorskip("pyarrow")
 flight_sql = pytest.importorskip("adbc_driver_flightsql")
 dbapi = pytest.importorskip("adbc_driver_flightsql.dbapi")
 ENDLESS = "SELECT sum(hash(a.range, b.range, c.range)) FROM range(100000) a, range(100000) b, range(100000) c"
-TYPES = sorted(path.name for path in (GOLDEN / "types" / "jobs").iterdir())
 
 
 @pytest.fixture(scope="module")

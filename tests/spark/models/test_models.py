@@ -26,6 +26,7 @@ from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.spark.models.formats import Onnx
 from millpond.spark.models.scoring import _Counted, _scores, row_hashes
 from millpond.spark.models.store import ModelStore
+from suite.sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -466,24 +467,27 @@ def test_bytes_are_kept_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"inputs": []},
-        {"inputs": "a"},
-        {"inputs": ["a", "nothing"]},
-        {"inputs": ["kind"]},
-        {"inputs": ["a", "a"]},
-        {"type_column": "a"},
-        {"sample": [1.0]},
-        {"order": "name"},
-        {"formats": {"pickle": Onnx()}},
-        {"max_bytes": None},
-        {"max_bytes": 0},
-        {"by": "list"},
-        {"by": "nobody"},
-        {"shards": 3},
-        {"keep_versions": 0},
-        {"by": ["id", "place"]},
-    ],
+    a_few(
+        [
+            {"inputs": []},
+            {"inputs": "a"},
+            {"inputs": ["a", "nothing"]},
+            {"inputs": ["kind"]},
+            {"inputs": ["a", "a"]},
+            {"type_column": "a"},
+            {"sample": [1.0]},
+            {"order": "name"},
+            {"formats": {"pickle": Onnx()}},
+            {"max_bytes": None},
+            {"max_bytes": 0},
+            {"by": "list"},
+            {"by": "nobody"},
+            {"shards": 3},
+            {"keep_versions": 0},
+            {"by": ["id", "place"]},
+        ],
+        6,
+    ),
 )
 def test_models_that_cant_be_served(spark: SparkSession, tmp_path: Path, wrong: dict[str, Any]) -> None:
     for name in ("records", "models"):

@@ -20,11 +20,10 @@ from millpond.schema.definition.indexes import has_order
 from millpond.schema.definition.table import parse_definition
 from millpond.settings import Retention
 from millpond.tables.failed import FailedValue
-from spark_files.golden import CELLS, GOLDEN
+from spark_files.golden import CELLS, GOLDEN, TYPES
 from suite.sizes import a_few
 
 CELLS_OF_NOW = [cell for cell in CELLS if "/" not in cell or cell.startswith("spark-4.3")]
-TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
 VALUES = sorted(p.name for p in (GOLDEN / "values" / "jobs").iterdir())
 KEPT = a_few([(cell, place) for n, cell in enumerate(CELLS_OF_NOW) for place in (("lmdb", "memory")[n % 2],)], 6)
 

@@ -42,10 +42,10 @@ def reported(tmp_path: Path, beat: dict[str, Any] | None, committed: float) -> W
     [
         ("running", SILENT_SECONDS - 5, "stopped"),  # killed; the batch was committed before anybody knew
         ("running", SILENT_SECONDS + 5, "unknown"),
-        ("stopped", SILENT_SECONDS - 5, "stopped"),
-        ("stopped", SILENT_SECONDS + 5, "unknown"),
+        pytest.param("stopped", SILENT_SECONDS - 5, "stopped", marks=pytest.mark.long),
+        pytest.param("stopped", SILENT_SECONDS + 5, "unknown", marks=pytest.mark.long),
         ("stopped", -600, "stopped"),
-        (None, 0, "unknown"),
+        pytest.param(None, 0, "unknown", marks=pytest.mark.long),
     ],
 )
 def test_all_show_the_same(serve: Any, tmp_path: Path, state: str | None, seconds_before: int, expected: str) -> None:
