@@ -6,6 +6,7 @@ cd "$(dirname "$0")/../.."
 repository=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+rows=12000 # of the demo's stream
 passed=0
 failed=0
 
@@ -51,7 +52,6 @@ no_process_is_left() {
     xargs -a "$work/left" -n 1 cat 2>/dev/null | tr '\0' ' '
     return 1
 }
-rows=12000
 each_line_is_counted_once() {
     # Each page's hits of each day, of all pages, less the lines that are no requests: the generated stream never changes.
     "$work/reader/bin/millpond" scan "$work/pond" page_views --where 'resolution = 1 day' --limit 1000 --json | "$work/reader/bin/python" -c '

@@ -19,6 +19,7 @@ from millpond.errors import MillpondError
 from millpond.replica.replica import MEMORY
 from servers.shards import ShardServer, routing, shard_servers
 from spark_files.golden import FEW_TYPES, TYPES
+from suite.sizes import a_few_named
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def whole(types_pond: Path) -> Iterator[millpond.Pond]:
         yield pond
 
 
-@pytest.mark.parametrize("name", [pytest.param(t, marks=() if t in FEW_TYPES else pytest.mark.long) for t in TYPES])
+@pytest.mark.parametrize("name", a_few_named(TYPES, FEW_TYPES))
 def test_a_client_reads_a_router_as_a_server(asked: RemotePond, whole: millpond.Pond, name: str) -> None:
     table, there, draw = asked[name], whole[name], random.Random(name)
     rows = there.scan()

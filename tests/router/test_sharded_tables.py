@@ -17,6 +17,7 @@ from millpond.settings import ClientSettings, RouterSettings
 from servers.on_loop import on_loop
 from servers.shards import ShardServer, shard_servers
 from spark_files.golden import FEW_TYPES, TYPES
+from suite.sizes import a_few_named
 from suite.waiting import wait_until
 
 SETTINGS = RouterSettings(client=ClientSettings(page_rows=7, tries=3), common_batch_seconds=60)
@@ -57,7 +58,7 @@ def test_the_servers_have_the_tables_of_the_pond(sharded: ShardedPond, whole: mi
     assert condition_of(lambda: sharded["nothing"]) == "UNKNOWN_TABLE"
 
 
-@pytest.mark.parametrize("name", [pytest.param(t, marks=() if t in FEW_TYPES else pytest.mark.long) for t in TYPES])
+@pytest.mark.parametrize("name", a_few_named(TYPES, FEW_TYPES))
 def test_every_read_of_every_type_equals_the_whole(sharded: ShardedPond, whole: millpond.Pond, name: str) -> None:
     table, there, draw = sharded[name], whole[name], random.Random(name)
     assert (table.columns, table.key_order, table.job) == (there.columns, there.key_order, there.job)

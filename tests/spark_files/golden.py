@@ -22,6 +22,7 @@ CELLS = sorted(str(p.parent.relative_to(GOLDEN)) for p in GOLDEN.rglob("state.js
 TYPES = sorted(p.stem for p in (GOLDEN / "types" / "jobs").glob("*/tables/*.json"))
 """the tables of golden/types"""
 FEW_TYPES = ("array", "date", "long", "string")
+"""of them, for tests of which each server costs seconds"""
 State = dict[tuple[Any, ...], tuple[Any, ...]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import pytest
@@ -25,6 +25,11 @@ def a_few(cases: Iterable[Any], keep: int, long: int | None = None) -> list[Any]
         every = [every[n] for n in sorted(_spread(len(every), keep + long))]
     small = _spread(len(every), keep)
     return [pytest.param(*case, marks=() if n in small else pytest.mark.long) for n, case in enumerate(every)]
+
+
+def a_few_named(cases: Iterable[Any], small: Container[Any]) -> list[Any]:
+    """The cases for `parametrize`, each one value.  Those in `small` are small tests; the others are long."""
+    return [pytest.param(case, marks=() if case in small else pytest.mark.long) for case in cases]
 
 
 def _spread(count: int, wanted: int) -> set[int]:
