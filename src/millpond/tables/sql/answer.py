@@ -11,6 +11,7 @@ from millpond.schema.types import SparkType
 from millpond.tables.answer import Cut
 from millpond.tables.forms.frames import to_pandas, to_polars
 from millpond.tables.forms.html import html_rows
+from millpond.tables.sql.duck import to_relation
 from millpond.tables.sql.reading.scan import TableRead
 from millpond.tables.sql.types import answer_types
 
@@ -80,6 +81,20 @@ class SqlAnswer:
     def to_polars(self) -> Any:
         """A polars.DataFrame.  Raises LIBRARY_MISSING, WRONG_TYPE."""
         return to_polars(self._table)
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """A duckdb.DuckDBPyRelation, which further statements read: `relation.query("a", "SELECT … FROM a")`.
+
+        The rows are those of this answer; they don't change with the job.
+
+        connection:  a duckdb.DuckDBPyConnection, whose tables can be joined; None for DuckDB's own
+        Raises:  LIBRARY_MISSING; INVALID_REQUEST for what isn't an open connection.
+        """
+        return to_relation(self._table, connection)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """For libraries that take Arrow's streams: `pyarrow.table(answer)`, `polars.DataFrame(answer)`."""
+        return self._table.__arrow_c_stream__(requested_schema)
 
     def _batches(self) -> str:
         return ", ".join(f"{cut.position.batch} of {cut.job}" for cut in self.cuts) or "none"

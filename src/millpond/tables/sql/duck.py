@@ -40,6 +40,9 @@ _FULL = ("Out of Memory Error", "std::bad_alloc", "Invalid Input Error: Arrow Ap
 _NO_SELECT = ("Only SELECT statements can be serialized to json", "Only SELECT statements are answered")
 # What DuckDB makes of a KeyboardInterrupt.
 _CTRL_C = "Query interrupted"
+# DuckDB's types whose values become others in Arrow, such as a time without its offset, or have no place there.
+_NOT_IN_ARROW = {"uhugeint", "time with time zone", "bit", "bignum", "variant", "geometry", "type"}
+_NESTED = {"list", "array", "struct", "map", "union"}
 _lock = threading.Lock()
 _databases: dict[tuple[int, int], Any] = {}
 
@@ -103,7 +106,8 @@ class Duck:
     def run(self, text: str, parameters: Parameters, batch_rows: int) -> tuple[list[tuple[str, str]], Any]:
         """Names and DuckDB's types of the columns, and a pyarrow.RecordBatchReader of the answer.
 
-        Reading it goes on with the statement.
+        Reading it goes on with the statement.  Raises INVALID_STATEMENT, SQL_OUT_OF_MEMORY, READ_TOO_LONG;
+        WRONG_TYPE for a column that Arrow can't have.
         """
         with _errors(self._memory_bytes):
             # Not by `execute`, which has the whole answer in memory before it gives the first row.
@@ -134,19 +138,64 @@ class Duck:
             yield batch
 
 
+def to_relation(table: Any, connection: Any) -> Any:
+    """A relation of a pyarrow.Table in a caller's own DuckDB.  Raises LIBRARY_MISSING, INVALID_REQUEST."""
+    duckdb = _library()
+    if connection is None:
+        connection = duckdb.default_connection()
+    if not isinstance(connection, duckdb.DuckDBPyConnection):
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"A connection of DuckDB is needed, and not a value of type {type(connection).__name__}.",
+            hint="Pass what `duckdb.connect` gives.",
+        )
+    try:
+        return connection.from_arrow(table)
+    except duckdb.ConnectionException as closed:
+        raise RequestError("INVALID_REQUEST", _one_line(str(closed)), hint="Pass a connection that is open.") from closed
+
+
+def _library() -> Any:
+    """DuckDB.  Raises LIBRARY_MISSING."""
+    try:
+        import duckdb
+    except ImportError as missing:
+        raise library_missing("duckdb", "sql") from missing
+    return duckdb
+
+
 def _columns(found: Any) -> list[tuple[str, str]]:
-    return [(name, str(type_)) for name, type_ in zip(found.columns, found.types, strict=True)]
+    """Names and types of the columns.  Raises WRONG_TYPE for values that Arrow would change."""
+    columns = []
+    for name, type_ in zip(found.columns, found.types, strict=True):
+        if changed := _not_in_arrow(type_):
+            raise RequestError(
+                "WRONG_TYPE",
+                f"Column {name} of the answer has the type {changed}, whose values Arrow can't have unchanged.",
+                hint=f'Write CAST("{name}" AS VARCHAR).',
+                column=name,
+            )
+        columns.append((name, str(type_)))
+    return columns
+
+
+def _not_in_arrow(type_: Any, *, is_element: bool = False) -> str:
+    """The first type inside a DuckDBPyType that Arrow can't have; "" for none.
+
+    is_element:  whether an ARRAY has it; DuckDB reads an ENUM there as a number
+    """
+    if type_.id in _NOT_IN_ARROW or (is_element and type_.id == "enum"):
+        return str(type_)
+    inner = type_.children if type_.id in _NESTED else ()
+    found = (_not_in_arrow(each, is_element=type_.id == "array") for name, each in inner if (type_.id, name) != ("array", "size"))
+    return next(filter(None, found), "")
 
 
 def _database(memory_bytes: int) -> Any:
     with _lock:
         place = os.getpid(), memory_bytes
         if place not in _databases:
-            try:
-                import duckdb
-            except ImportError as missing:
-                raise library_missing("duckdb", "sql") from missing
-            made = duckdb.connect(":memory:", config={**_CONFIG, "memory_limit": f"{memory_bytes}B"})
+            made = _library().connect(":memory:", config={**_CONFIG, "memory_limit": f"{memory_bytes}B"})
             for statement in _LOCKS:
                 made.execute(statement)
             _databases[place] = made

@@ -76,7 +76,6 @@ _OF_DUCK = {
     "USMALLINT": "int4",
     "UINTEGER": "int8",
     "UBIGINT": "numeric",
-    "UHUGEINT": "numeric",
     "FLOAT": "float4",
     "DOUBLE": "float8",
     "VARCHAR": "text",
