@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
@@ -77,27 +78,42 @@ def test_every_type_of_duckdb_is_tried() -> None:
     assert found == set(VALUES)
 
 
+def _nested(kind: str, value: str) -> Iterator[tuple[str, bool]]:
+    """The value within each two of NESTED, and whether it is refused there."""
+    for outer, inner in product(NESTED, repeat=2):
+        ways = {outer, inner}
+        if kind == "NULL" and UNION in ways:  # DuckDB writes it as a text, and after Arrow as none
+            continue
+        within = inner.format(value, value)
+        yield outer.format(within, within), kind in REFUSED or (kind == "ENUM" and ARRAY in ways)
+
+
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_value_is_what_duckdb_says_or_an_error(pond: millpond.Pond, kind: str) -> None:
     """Oracle: DuckDB's own text of the value, before it goes through Arrow."""
     with duckdb.connect() as mine:
         mine.execute("SET TimeZone = 'UTC'")
         for value in VALUES[kind]:
-            for nested in NESTED:
-                if (value, nested) == ("NULL", UNION):  # DuckDB writes it as a text, and after Arrow as none
-                    continue
-                text = nested.format(value, value)
-                ((expected,),) = mine.sql(f"SELECT CAST({text} AS VARCHAR)").fetchall()
-                assert pond.sql(f"SELECT CAST({text} AS VARCHAR) AS t").rows() == [{"t": expected}]
-                if kind in REFUSED or (kind, nested) == ("ENUM", ARRAY):
+            cases = list(_nested(kind, value))
+            casts = ", ".join(f"CAST({text} AS VARCHAR)" for text, _ in cases)
+            (texts,) = mine.sql(f"SELECT {casts}").fetchall()
+            assert pond.sql(f"SELECT {casts}").values() == [texts]
+            expected = {case: _shown(text) for (case, is_refused), text in zip(cases, texts, strict=True) if not is_refused}
+            for case, _ in cases:
+                if case not in expected:
                     with pytest.raises(RequestError) as refused:
-                        pond.sql(f"SELECT {text} AS v")
-                    assert refused.value.condition == "WRONG_TYPE", text
-                    continue
-                for plain, named in SHOWN.items():
-                    expected = expected and expected.replace(plain, named)
-                relation = pond.sql(f"SELECT {text} AS v").to_duckdb(mine)
-                assert relation.project("CAST(v AS VARCHAR)").fetchall() == [(expected,)], text
+                        pond.sql(f"SELECT {case} AS v")
+                    assert refused.value.condition == "WRONG_TYPE", case
+            if expected:
+                answer = pond.sql("SELECT " + ", ".join(f"{case} AS v{n}" for n, case in enumerate(expected)))
+                relation = answer.to_duckdb(mine).project(", ".join(f"CAST({name} AS VARCHAR)" for name in answer.columns))
+                assert dict(zip(expected, *relation.fetchall(), strict=True)) == expected
+
+
+def _shown(text: str | None) -> str | None:
+    for plain, named in SHOWN.items():
+        text = text and text.replace(plain, named)
+    return text
 
 
 def test_an_answer_has_the_values_of_arrow_in_duckdb_and_polars(pond: millpond.Pond, type_cases: ModuleType) -> None:

@@ -179,15 +179,16 @@ def _columns(found: Any) -> list[tuple[str, str]]:
     return columns
 
 
-def _not_in_arrow(type_: Any, *, is_element: bool = False) -> str:
+def _not_in_arrow(type_: Any, *, in_array: bool = False) -> str:
     """The first type inside a DuckDBPyType that Arrow can't have; "" for none.
 
-    is_element:  whether an ARRAY has it; DuckDB reads an ENUM there as a number
+    in_array:  whether it is inside of an ARRAY, at any depth; DuckDB reads an ENUM there as a number
     """
-    if type_.id in _NOT_IN_ARROW or (is_element and type_.id == "enum"):
+    if type_.id in _NOT_IN_ARROW or (in_array and type_.id == "enum"):
         return str(type_)
+    is_array = type_.id == "array"
     inner = type_.children if type_.id in _NESTED else ()
-    found = (_not_in_arrow(each, is_element=type_.id == "array") for name, each in inner if (type_.id, name) != ("array", "size"))
+    found = (_not_in_arrow(each, in_array=in_array or is_array) for name, each in inner if not (is_array and name == "size"))
     return next(filter(None, found), "")
 
 
