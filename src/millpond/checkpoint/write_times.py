@@ -6,7 +6,8 @@ the commit, isn't the one that the batch wrote: a second job wrote it, or somebo
 in its place.  Nothing in such a file says of which batch or store it is.
 
 A copy may have other times.  Times are believed if the logs have them in Spark's order, each near
-the time that the plan itself names; and files are called too old only if they are few.
+the time that the plan itself names; and files are called too old only if they are few.  If a job goes
+on with a copy, the times of the batches that it adds are believed, and those of the copied ones not.
 """
 
 from __future__ import annotations
@@ -49,17 +50,27 @@ class WriteTimes:
         return all(at // _MS + _LIMITS.clock_tolerance_ms < self.started_ms[n] for n, at in self.plans.items())
 
     @property
-    def are_spark_s(self) -> bool:
-        """Whether they are those of Spark's writes: each plan is of its batch's time, after the commit before.
+    def of_spark(self) -> tuple[int, ...]:
+        """The batches whose files have the times of Spark's writes: none, or all from one on.
 
-        A copy writes one folder after the other, so its times aren't in this order.
+        A copy writes its files in an order of its own: the first batch that follows the one before,
+        as Spark's do, is the job's. So the oldest batch never counts.
         """
-        in_order = [
-            self.commits[n - 1] <= self.plans[n] and abs(self.plans[n] // _MS - self.started_ms[n]) <= _LIMITS.clock_tolerance_ms
-            for n in self.plans
-            if n - 1 in self.plans
-        ]
-        return len(in_order) >= _FEWEST and sum(in_order) >= 0.75 * len(in_order)
+        batches = sorted(self.plans)
+        own = batches[next((n for n, batch in enumerate(batches) if n > 0 and self._fits(batch)), len(batches)) :]
+        in_order = [self._follows(batch) and self._is_near(batch) for batch in own]
+        return tuple(own) if len(own) >= _FEWEST and sum(in_order) >= 0.75 * len(own) else ()
+
+    def _fits(self, batch: int) -> bool:
+        return self.plans[batch] <= self.commits[batch] and self._is_near(batch) and self._follows(batch)
+
+    def _is_near(self, batch: int) -> bool:
+        """Whether the plan was written at its batch's time."""
+        return abs(self.plans[batch] // _MS - self.started_ms[batch]) <= _LIMITS.clock_tolerance_ms
+
+    def _follows(self, batch: int) -> bool:
+        """Whether the plan was written after the commit before."""
+        return batch - 1 not in self.commits or self.commits[batch - 1] <= self.plans[batch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +111,13 @@ def changes_out_of_place(storage: Storage, times: WriteTimes) -> list[OutOfPlace
     remote checkpoint, only the newest batch is looked at, and only stores that are alone in their
     partition.
     """
-    if not times.are_spark_s:
+    batches = times.of_spark
+    if not batches:
         return []
-    slack, newest = slack_ns(storage), max(times.plans)
+    slack, newest = slack_ns(storage), batches[-1]
     older, younger, seen = list[OutOfPlace](), list[OutOfPlace](), 0
     for path, batch, is_read in _changes(storage, newest):
-        stamp = storage.stamp(path) if batch in times.plans else None
+        stamp = storage.stamp(path) if batch in batches else None
         if stamp is None:
             continue
         seen += 1

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,32 @@ def test_a_second_job_that_rewrites_a_plan(tmp_path: Path) -> None:
     checkpoint = written(tmp_path)
     os.utime(checkpoint.path / "offsets/4", (checkpoint.clock / 1000 + 1,) * 2)
     assert ("offsets/4", "rewritten", "wrong") in found(checkpoint.path)
+
+
+@pytest.mark.parametrize("folders", [*permutations(("commits", "offsets", "state"))])
+@pytest.mark.parametrize("copied", [1, 2, 5])
+def test_a_job_that_goes_on_with_a_copy(tmp_path: Path, folders: tuple[str, ...], copied: int) -> None:
+    """Copied batches have the times of the copy, which may have been made at once; the times of the job's own batches count."""
+    checkpoint, draw = written(tmp_path, 8), random.Random(f"{folders} {copied}")
+    for number in range(8 - copied):  # a savepoint has the newest batches only
+        (checkpoint.path / f"commits/{number}").unlink()
+        if number < 7 - copied:
+            (checkpoint.path / f"offsets/{number}").unlink()
+    at = checkpoint.clock / 1000 + draw.choice((0.3, 2, 60, 3600))
+    for folder in folders:
+        for file in sorted((checkpoint.path / folder).rglob("*")):
+            os.utime(file, (at, at))
+            at += 0.001
+    checkpoint.clock = int(at * 1000)
+    for number in range(8, 8 + draw.randrange(3, 15)):
+        checkpoint.clock += draw.choice((300, 1000, 20_000))
+        checkpoint.plan([("a", number), ("bb", number)], snapshot=False)
+        checkpoint.commit()
+        dated(checkpoint, number)
+        assert found(checkpoint.path) == set()
+    assert millpond.plan_savepoint(checkpoint.path, "after").run().manifest.batch == number
+    os.utime(checkpoint.path / f"state/0/1/{number + 1}.delta", (checkpoint.clock / 1000 + 0.5,) * 2)
+    assert found(checkpoint.path) == {(f"state/0/1/{number + 1}.delta", "rewritten", "wrong")}
 
 
 def test_offsets_that_go_back(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def _by_times(storage: Storage, logs: Logs) -> Iterator[Finding]:
             means="Spark doesn't go by them.",
             remedy="Nothing needs to be done. A copy that keeps times (cp -p, rsync -t) shows when batches were committed.",
         )
-    for number in times.plans if times.are_spark_s else ():
+    for number in times.of_spark:
         if times.plans[number] > times.commits[number] + slack_ns(storage):
             yield _rewritten(OutOfPlace(path=f"offsets/{number}", batch=number, age="younger", than=f"commits/{number}"))
     for found in changes_out_of_place(storage, times):
